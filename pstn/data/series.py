@@ -1,0 +1,107 @@
+"""Labelled series as files hold them, of any length and with gaps, and making one array of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from pstn.data.base import Data
+from pstn.data.labels import encode
+from pstn.grid import check_choice
+
+#: How long the series shall be: as they are (all the same), as long as the longest, or so many points.
+Length = int | Literal["longest"] | None
+Missing = Literal["error", "interpolate"]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What a file of series holds.
+
+    Arguments:
+        series: The channels of each case, of whatever lengths, NaN where a value is missing.
+        labels: The label of each case.
+        source: The file.
+        classes: The classes the file itself declares.
+    """
+
+    series: list[list[np.ndarray]]
+    labels: list[str]
+    source: str
+    classes: tuple[str, ...] | None = None
+
+    @property
+    def longest(self) -> int:
+        """The number of points of the longest channel."""
+        return max(len(channel) for case in self.series for channel in case)
+
+
+def assemble(
+    cases: Cases,
+    *,
+    length: Length = None,
+    missing: Missing = "error",
+    classes: Sequence[str] | None = None,
+    name: str = "series",
+) -> Data:
+    """Cases as one data set (N, C, L).
+
+    Convention: resampling is linear, and the outer edges of the first and the last point stay where they are, as when
+    an image is resized.
+
+    Arguments:
+        cases: What a file holds.
+        length: ``None`` if all series have the same length, ``"longest"`` to stretch all to the longest, or a number.
+        missing: Whether a missing value is an error or interpolated from its neighbours in time.
+        classes: The classes in order; those the file declares, or else those found, by default.
+        name: What to call the set.
+    """
+    check_choice("missing", missing, get_args(Missing))
+    if not cases.series:
+        raise ValueError(f"{cases.source} holds no series")
+    channels = {len(case) for case in cases.series}
+    if len(channels) > 1:
+        raise ValueError(f"{cases.source} has series of {sorted(channels)} channels; expected the same for all")
+
+    lengths = {len(channel) for case in cases.series for channel in case}
+    if length is None and len(lengths) > 1:
+        raise ValueError(
+            f"{cases.source} has series of {min(lengths)} to {max(lengths)} points; expected one length for all: "
+            f'length="longest" or length={max(lengths)} interpolates'
+        )
+    points = length if isinstance(length, int) else cases.longest
+    if points < 1:
+        raise ValueError(f"length is {points}; expected at least one point")
+
+    x = np.empty((len(cases.series), *channels, points), dtype=np.float32)
+    for i, case in enumerate(cases.series):
+        for j, channel in enumerate(case):
+            x[i, j] = _resample(_complete(channel, missing, f"{cases.source}, series {i}"), points)
+    y, names = encode(cases.labels, cases.source, classes if classes is not None else cases.classes)
+    return Data(torch.from_numpy(x), y, names, name)
+
+
+def _complete(channel: np.ndarray, missing: Missing, where: str) -> np.ndarray:
+    gaps = np.isnan(channel)
+    if gaps.all():
+        raise ValueError(f"{where} (counted from 0) has no values")
+    if not gaps.any():
+        return channel
+    if missing == "error":
+        raise ValueError(
+            f"{where} (counted from 0) lacks {gaps.sum()} of {len(channel)} values, the first at {gaps.argmax()}; "
+            'missing="interpolate" fills them in'
+        )
+    time = np.arange(len(channel))
+    return np.interp(time, time[~gaps], channel[~gaps])
+
+
+def _resample(channel: np.ndarray, points: int) -> np.ndarray:
+    if len(channel) == points:
+        return channel
+    old, new = ((np.arange(n) + 0.5) / n for n in (len(channel), points))
+    return np.interp(new, old, channel)

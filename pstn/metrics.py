@@ -1,0 +1,200 @@
+"""How good probabilities are: accuracy, NLL, Brier score, calibration error and the reliability table behind it.
+
+All take probabilities (N, K) and labels (N,), or (N, heads, K) and (N, heads), and return plain numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Predictions sorted into bins of equal width by their confidence, the probability of the class they name."""
+
+    edges: Float[Tensor, " bins_plus_1"]
+    """The bins' borders, 0 to 1. A bin has its lower border, the last one both."""
+    confidence: Float[Tensor, " bins"]
+    """The mean confidence in each bin; NaN in an empty one."""
+    accuracy: Float[Tensor, " bins"]
+    """The share of right predictions in each bin; NaN in an empty one."""
+    count: Int[Tensor, " bins"]
+    """How many predictions fell into each bin."""
+
+    @property
+    def ece(self) -> float:
+        """The expected calibration error: |accuracy - confidence|, averaged over the predictions."""
+        gap = (self.accuracy - self.confidence).abs().nan_to_num(0.0)
+        return float((gap * self.count).sum() / self.count.sum())
+
+
+def accuracy(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
+    """The share of inputs whose most probable class is the right one.
+
+    Arguments:
+        probs: Probabilities, (N, K).
+        y: Labels, (N,).
+
+    Example:
+        >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
+        0.5
+    """
+    probs, y = _checked(probs, y)
+    scores = _torchmetrics().multiclass_accuracy(
+        probs, y, num_classes=probs.shape[-1], average="micro", validate_args=False
+    )
+    return float(scores)
+
+
+def nll(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
+    """The negative log-likelihood, -log p(y), averaged; in nats. A right class of probability zero makes it infinite.
+
+    Arguments:
+        probs: Probabilities, (N, K).
+        y: Labels, (N,).
+
+    Example:
+        >>> nll(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([0, 0]))  # (log 2 + log 4)/2
+        1.0397
+    """
+    probs, y = _checked(probs, y)
+    return float(F.nll_loss(probs.double().log(), y))
+
+
+def brier(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
+    r"""The Brier score :math:`\sum_k (p_k - [y = k])^2`, averaged: 0 is perfect, 2 the worst.
+
+    References:
+        Verification of forecasts expressed in terms of probability (Brier, 1950).
+
+    Arguments:
+        probs: Probabilities, (N, K).
+        y: Labels, (N,).
+
+    Example:
+        >>> brier(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 0]))  # (0.5 + 2)/2
+        1.25
+    """
+    probs, y = _checked(probs, y)
+    return float((probs - F.one_hot(y, probs.shape[-1])).square().sum(-1).mean())
+
+
+def ece(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins: int = 15) -> float:
+    """The expected calibration error: |accuracy - confidence| in bins of confidence, averaged over the predictions.
+
+    References:
+        On Calibration of Modern Neural Networks (Guo et al., 2017).
+
+    Arguments:
+        probs: Probabilities, (N, K).
+        y: Labels, (N,).
+        bins: How many bins of equal width. The figure depends on it: name it beside the figure.
+
+    Example:
+        >>> ece(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1]))  # sure to 90 %, right in half
+        0.4
+    """
+    probs, y = _checked(probs, y)
+    _check_bins(bins)
+    # torchmetrics gives a confidence of exactly 1 a bin of its own; a hair below, it is in the last one.
+    probs = probs.clamp(max=1 - torch.finfo(probs.dtype).eps)
+    error = _torchmetrics().multiclass_calibration_error(
+        probs, y, num_classes=probs.shape[-1], n_bins=bins, norm="l1", validate_args=False
+    )
+    return float(error)
+
+
+def reliability(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins: int = 15) -> Reliability:
+    """Confidence against accuracy, bin by bin: the table that a reliability diagram shows.
+
+    Arguments:
+        probs: Probabilities, (N, K).
+        y: Labels, (N,).
+        bins: How many bins of equal width.
+
+    Example:
+        >>> table = reliability(torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.8, 0.2]]), torch.tensor([0, 0, 0]), bins=4)
+        >>> table.count, table.accuracy, table.confidence
+        (tensor([0, 0, 1, 2]), tensor([nan, nan, 0., 1.]), tensor([   nan,    nan, 0.7000, 0.8500]))
+    """
+    probs, y = _checked(probs, y)
+    _check_bins(bins)
+    confidence, named = probs.max(-1)
+    edges = torch.linspace(0, 1, bins + 1, dtype=probs.dtype)
+    where = (torch.bucketize(confidence, edges, right=True) - 1).clamp(max=bins - 1)
+    count = torch.bincount(where, minlength=bins)
+    right = (named == y).to(probs.dtype)
+    return Reliability(
+        edges,
+        torch.bincount(where, confidence, bins) / count,
+        torch.bincount(where, right, bins) / count,
+        count,
+    )
+
+
+def summary(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins: int = 15) -> dict[str, float]:
+    """Accuracy, NLL, Brier score and ECE in one dictionary.
+
+    Arguments:
+        probs: Probabilities, (N, K).
+        y: Labels, (N,).
+        bins: How many bins the ECE has.
+
+    Example:
+        >>> summary(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([0, 1]))
+        {'accuracy': 1.0, 'nll': 0.4904, 'brier': 0.3125, 'ece': 0.375}
+    """
+    return {
+        "accuracy": accuracy(probs, y),
+        "nll": nll(probs, y),
+        "brier": brier(probs, y),
+        "ece": ece(probs, y, bins),
+    }
+
+
+def _checked(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities (M, K) and labels (M,), after a look at both."""
+    if probs.ndim < 2 or y.shape != probs.shape[:-1]:
+        raise ValueError(
+            f"probabilities have shape {tuple(probs.shape)} and labels {tuple(y.shape)}; expected (N, K) and (N,)"
+        )
+    if probs.numel() == 0:
+        raise ValueError("there are no predictions to measure")
+    if not probs.is_floating_point():
+        raise TypeError(f"probabilities are {probs.dtype}; expected floating point")
+    if y.is_floating_point() or y.dtype == torch.bool:
+        raise TypeError(f"labels are {y.dtype}; expected integers 0 ... K - 1, e.g. y.long()")
+    probs, y = probs.detach().flatten(0, -2).cpu(), y.flatten().long().cpu()
+    probs = probs.to(torch.promote_types(probs.dtype, torch.float32))
+    bad = (~probs.isfinite()).any(-1)
+    if bad.any():
+        raise ValueError(f"{int(bad.sum())} of {len(probs)} predictions have probabilities that are not finite")
+    off = (probs < -1e-6).any(-1) | ((probs.sum(-1) - 1).abs() > 1e-3)
+    if off.any():
+        raise ValueError(
+            f"{int(off.sum())} of {len(probs)} predictions are not probabilities: they must be at least 0 and sum to 1 "
+            "(logits need softmax, log-probabilities exp)"
+        )
+    if y.min() < 0 or y.max() >= probs.shape[-1]:
+        last = probs.shape[-1] - 1
+        raise ValueError(f"labels go from {int(y.min())} to {int(y.max())}; {last + 1} classes need 0 ... {last}")
+    return probs, y
+
+
+def _check_bins(bins: int) -> None:
+    if bins < 1:
+        raise ValueError(f"bins is {bins}; expected at least 1")
+
+
+def _torchmetrics() -> Any:
+    try:
+        from torchmetrics.functional import classification
+    except ImportError as error:
+        raise ImportError("accuracy and ece need torchmetrics: pip install 'pstn[eval]'") from error
+    return classification

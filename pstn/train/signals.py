@@ -1,0 +1,47 @@
+"""Ctrl-C and SIGTERM, held back until the run is between two steps and its state can be written."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Signals:
+    """Remembers a SIGINT or SIGTERM in ``received`` instead of raising it; a second one is raised at once.
+
+    An interrupt in the middle of an optimizer step would leave half of the weights updated. Outside the main thread,
+    where Python delivers no signals, this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                # None is a handler that was not set from Python: it is not ours to replace. Ignored stays ignored.
+                if signal.getsignal(number) not in (None, signal.SIG_IGN):
+                    self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            self.throw("stopped at once; the last checkpoint stands")
+        self.received = signal.Signals(number)
+
+    def throw(self, message: str) -> None:
+        """Raise what the signal stands for: KeyboardInterrupt, or SystemExit with the shell's status for SIGTERM."""
+        if self.received == signal.SIGTERM:
+            print(message, flush=True)
+            raise SystemExit(128 + signal.SIGTERM)
+        raise KeyboardInterrupt(message)

@@ -1,0 +1,105 @@
+"""What one batch costs in training, and what it scores in validation: the module that Fabric wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pstn.data import Data
+from pstn.objectives import elbo, log_mean_exp, nll
+from pstn.train.config import Train
+from pstn.train.seed import seeded
+
+Loss = Callable[[Any, Tensor], Tensor]
+
+#: What :class:`Step` measures, in order: while training, and in evaluation.
+TERMS = ("loss", "nll", "kl")
+SCORES = ("nll", "accuracy")
+
+
+class Step(nn.Module):
+    """A model with its objective: the loss of a batch in training, the :data:`SCORES` in evaluation.
+
+    Wrapping the loss with the model gives Fabric (and DDP behind it) a module that returns plain numbers, whatever the
+    model's own output is made of.
+
+    Arguments:
+        model: Called as ``model(x, samples=S)``, returns a :class:`pstn.stn.Output`.
+        config: The number of samples and the settings of the bound.
+        loss: ``loss(output, y)`` to minimise instead of the bound.
+
+    Attributes:
+        kl_weight: The KL divergence's weight at the next step.
+        terms: The last batch's :data:`TERMS`, without gradient; with a loss of its own, the loss alone.
+    """
+
+    def __init__(self, model: nn.Module, config: Train, loss: Loss | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.config = config
+        self.loss = loss
+        self.kl_weight = config.kl_weight
+        self.terms: tuple[Tensor, ...] = ()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss, or the stacked scores: means over the batch."""
+        return self.objective(x, y) if self.training else torch.stack(self.scores(x, y))
+
+    def objective(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss to minimise."""
+        config = self.config
+        out = self.model(x, samples=config.samples)
+        if self.loss is not None:
+            loss = self.loss(out, y)
+            self.terms = (loss.detach(),)
+            return loss
+        loss = elbo(out, y, kl_weight=self.kl_weight, kl_per=config.kl_per, bound=config.bound)
+        with torch.no_grad():
+            kl, total = out.kl.mean(), loss.detach()
+            if config.bound == "iw":
+                self.terms = (total, nll(out, y), kl)
+            else:  # the bound is a sum, so what is not the one term is the other: cheaper than a second softmax
+                size = (
+                    sum(stage.posterior.event_shape[0] for stage in out.stages) if config.kl_per == "dimension" else 1
+                )
+                self.terms = (total, total - self.kl_weight / max(size, 1) * kl, kl)
+        return loss
+
+    def scores(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """Negative log of the mean probability over the samples, and how often its largest is right."""
+        out = self.model(x, samples=self.config.samples_validation)
+        if self.loss is not None:
+            return (self.loss(out, y),)
+        right = (log_mean_exp(out.logits.float().log_softmax(-1)).argmax(-1) == y).float()
+        return nll(out, y), right.mean()
+
+
+def check(model: nn.Module, train: Data, validation: Data | None, config: Train, *, classifies: bool) -> None:
+    """Raise unless the model, the data and the settings fit together; draws nothing and changes nothing."""
+    if config.drop_last and len(train) < config.batch_size:
+        raise ValueError(
+            f"batch_size is {config.batch_size} and the {len(train)} examples of {train.name!r} do not fill one batch: "
+            "with drop_last=True nothing is left; use a smaller batch_size or drop_last=False"
+        )
+    if config.keep == "best" and validation is None:
+        raise ValueError("keep='best' needs validation data to tell which weights are best")
+    if validation is not None and validation.x.shape[1:] != train.x.shape[1:]:
+        raise ValueError(
+            f"validation examples have shape {tuple(validation.x.shape[1:])}, training ones {tuple(train.x.shape[1:])}"
+        )
+    if not classifies:
+        return
+    train.check_trainable()
+    was_training = model.training
+    with torch.no_grad(), seeded(0, train.x.device):
+        logits = model.eval()(train.x[:1], samples=1).logits
+    model.train(was_training)
+    for data in (train, validation):
+        if data is not None and int(data.y.max()) >= logits.shape[-1]:
+            raise ValueError(
+                f"{data.name!r} has label {int(data.y.max())}, but the model has {logits.shape[-1]} logits, for labels "
+                f"0 to {logits.shape[-1] - 1}: give the model {int(data.y.max()) + 1} or more outputs"
+            )

@@ -1,0 +1,164 @@
+"""Every family through the laws, and the few facts that are particular to one."""
+
+import math
+
+import pytest
+import torch
+
+from pstn.families import TPS, Affine, Compose, Crop, Family, Projective, Rotation, Similarity, Translation
+from pstn.testing import assert_family
+
+FAMILIES = [
+    Translation(1),
+    Translation(2),
+    Translation(3),
+    Rotation(),
+    Rotation(3),
+    Rotation(size=(20, 31)),
+    Crop(1),
+    Crop(2),
+    Crop(3),
+    Crop(2, scale="linear"),
+    Similarity(),
+    Similarity(3),
+    Similarity(scale="linear"),
+    Similarity(3, scale="linear"),
+    Similarity(size=(9, 4)),
+    Affine(1),
+    Affine(2),
+    Affine(3),
+    Affine(2, scale="linear"),
+    Affine(3, scale="linear"),
+    Affine(3, size=(3, 4, 5)),
+    Projective(),
+    TPS(),
+    TPS(3, ndim=1),
+    TPS(2, ndim=3),
+    Compose(Similarity(), TPS(3)),
+    Compose(Translation(1), Crop(1)),
+]
+
+
+def label(family):
+    options = [str(getattr(family, "scale", "")), str(getattr(family, "size", "") or "")]
+    return "-".join([type(family).__name__, str(family.ndim), *filter(None, options)])
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=label)
+def test_laws(family):
+    assert_family(family, scale=0.1)
+
+
+def test_the_laws_notice_a_wrong_family():
+    class Stretch(Family):
+        ndim, names = 2, ("s",)
+
+        def move(self, theta, points):
+            return points * (1.1 + theta[..., None])  # not the identity at zero
+
+    with pytest.raises(AssertionError, match="theta = 0 moves points"):
+        assert_family(Stretch())
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if hasattr(f, "matrix")], ids=label)
+def test_matrix_and_parameters_are_inverse(family):
+    theta = 0.2 * torch.randn(20, family.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(family.from_matrix(family.matrix(theta)), theta, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["exp", "linear"])
+def test_similarity_is_equation_1_of_the_paper(scale):
+    r, s, x, y = 0.4, 0.25, 0.1, -0.3
+    matrix = Similarity(scale=scale).matrix(torch.tensor([r, s, x, y], dtype=torch.float64))
+    size = math.exp(s) if scale == "exp" else 1 + s
+    expected = [
+        [size * math.cos(r), -size * math.sin(r), x],
+        [size * math.sin(r), size * math.cos(r), y],
+        [0, 0, 1],
+    ]
+    assert torch.allclose(matrix, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_half_turns_in_space_keep_their_digits():
+    axis = torch.nn.functional.normalize(torch.randn(50, 3, dtype=torch.float64), dim=-1)
+    for angle in (math.pi, math.pi - 1e-7, 3.0, 1e-7):
+        matrix = Rotation(3).matrix(angle * axis)
+        again = Rotation(3).matrix(Rotation(3).from_matrix(matrix))
+        assert torch.allclose(again, matrix, atol=1e-12)
+
+
+def test_a_rotation_is_rigid_in_pixels_when_it_knows_the_size():
+    height, width = 30, 50
+    points = torch.tensor([[0.3, 0.1], [-0.2, 0.5], [0.0, 0.0]], dtype=torch.float64)
+    pixels = torch.tensor([width / 2, height / 2], dtype=torch.float64)
+
+    def distances(p):
+        return torch.pdist(p * pixels)
+
+    theta = torch.tensor([0.7], dtype=torch.float64)
+    rigid, sheared = Rotation(size=(height, width))(theta, points), Rotation()(theta, points)
+    assert torch.allclose(distances(rigid), distances(points))
+    assert not torch.allclose(distances(sheared), distances(points), rtol=1e-2)
+
+
+def test_tps_moves_its_control_points_as_told_and_keeps_affine_maps():
+    for ndim, n in ((1, 5), (2, 4), (3, 3)):
+        family = TPS(n, ndim=ndim).double()
+        theta = torch.randn(family.dim, dtype=torch.float64)
+        expected = family.control + theta.view(-1, ndim)
+        assert torch.allclose(family(theta, family.control), expected, atol=1e-10)
+        slope = torch.randn(ndim, ndim, dtype=torch.float64)
+        theta = (family.control @ slope.T + 0.5).flatten()
+        points = torch.rand(20, ndim, dtype=torch.float64)
+        assert torch.allclose(family(theta, points), points + points @ slope.T + 0.5, atol=1e-9)
+
+
+def test_projective_sends_what_lies_behind_the_horizon_outside():
+    theta = torch.zeros(8)
+    theta[6] = 2.0  # denominator 1 + 2x
+    moved = Projective()(theta, torch.tensor([[-0.9, 0.0], [0.9, 0.0]]))
+    assert (moved[0].abs() > 100).all()
+    assert torch.allclose(moved[1], torch.tensor([0.9 / 2.8, 0.0]))
+
+
+def test_compose_is_a_warp_after_a_warp():
+    a, b = torch.tensor([0.3, 0.2]), torch.tensor([0.5])
+    p = torch.rand(6, 2)
+    chained = Compose(Translation(), Rotation())
+    assert torch.allclose(chained(torch.cat([a, b]), p), Translation()(a, Rotation()(b, p)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: Similarity()(torch.zeros(3), torch.zeros(1, 2)),
+            r"3 numbers, Similarity needs 4 \(rotation",
+        ),
+        (lambda: Crop(scale="log"), "scale is 'log'; expected one of 'exp', 'linear'"),
+        (lambda: Translation(4), "expected 1 .*, 2 .* or 3"),
+        (lambda: Rotation(1), "rotations need 2 or 3"),
+        (lambda: Rotation(size=(3, 4, 5)), "expected 2 numbers"),
+        (lambda: Affine(scale="linear", size=(3, 4)), "raw matrix"),
+        (lambda: TPS(1), "at least 2 control points"),
+        (lambda: TPS(4, ndim=4), "expected 1, 2 or 3"),
+        (lambda: Compose(), "at least one family"),
+        (lambda: Compose(Crop(1), Crop(2)), "same space"),
+        (lambda: Similarity().from_matrix(torch.eye(4)), r"homogeneous \(..., 3, 3\)"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_family_without_inverse_says_so():
+    with pytest.raises(TypeError, match="TPS has no inverse"):
+        TPS().inverse(torch.zeros(32))
+    with pytest.raises(TypeError, match="TPS has no compose"):
+        TPS().compose(torch.zeros(32), torch.zeros(32))
+
+
+def test_a_fold_that_cannot_be_inverted_comes_back_as_nan():
+    theta = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)  # both ends onto the middle: T(p) = 0
+    assert TPS(3, ndim=1).invert(theta, torch.tensor([[0.5]], dtype=torch.float64)).isnan().all()
