@@ -107,7 +107,7 @@ class GammaNormal(Distribution):
 
     def __init__(
         self,
-        loc: Float[Tensor, "*b d"],
+        loc: Float[Tensor, "*#b d"],
         concentration: float,
         rate: Float[Tensor, "*#b k"],
         validate_args: bool | None = None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
@@ -40,7 +40,7 @@ class Predictive:
         return self.log_probs.exp()
 
     @property
-    def labels(self) -> Int[Tensor, " n *heads"]:
+    def labels(self) -> Integer[Tensor, " n *heads"]:
         """The most probable class, (N,)."""
         return self.log_probs.argmax(-1)
 
@@ -217,14 +217,12 @@ class TTA(nn.Module):
         return Output(logits.unflatten(1, theta.shape[:2]).flatten(0, 1), (), theta, warped)
 
 
-def _logits(result: Output | Tensor) -> Tensor:
+def _logits(result: Any) -> Tensor:
     """(S, B, *K) logits of what a model returned; a plain network's are one sample."""
-    if isinstance(result, Tensor):
-        return result.unsqueeze(0)
-    return result.logits
+    return result.unsqueeze(0) if isinstance(result, Tensor) else result.logits
 
 
-def _summary(result: Output | Tensor, batch: Tensor, done: int) -> Predictive:
+def _summary(result: Any, batch: Tensor, done: int) -> Predictive:
     """What the model's answer says about a batch, after ``done`` inputs before it."""
     logits = _logits(result)
     if logits.ndim < 3:

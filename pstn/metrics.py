@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 
@@ -24,7 +24,7 @@ class Reliability:
     """The mean confidence in each bin; NaN in an empty one."""
     accuracy: Float[Tensor, " bins"]
     """The share of right predictions in each bin; NaN in an empty one."""
-    count: Int[Tensor, " bins"]
+    count: Integer[Tensor, " bins"]
     """How many predictions fell into each bin."""
 
     @property
@@ -34,7 +34,7 @@ class Reliability:
         return float((gap * self.count).sum() / self.count.sum())
 
 
-def accuracy(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
+def accuracy(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"]) -> float:
     """The share of inputs whose most probable class is the right one.
 
     Arguments:
@@ -52,7 +52,7 @@ def accuracy(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> floa
     return float(scores)
 
 
-def nll(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
+def nll(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"]) -> float:
     """The negative log-likelihood, -log p(y), averaged; in nats. A right class of probability zero makes it infinite.
 
     Arguments:
@@ -67,7 +67,7 @@ def nll(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
     return float(F.nll_loss(probs.double().log(), y))
 
 
-def brier(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
+def brier(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"]) -> float:
     r"""The Brier score :math:`\sum_k (p_k - [y = k])^2`, averaged: 0 is perfect, 2 the worst.
 
     References:
@@ -85,7 +85,7 @@ def brier(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"]) -> float:
     return float((probs - F.one_hot(y, probs.shape[-1])).square().sum(-1).mean())
 
 
-def ece(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins: int = 15) -> float:
+def ece(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], bins: int = 15) -> float:
     """The expected calibration error: |accuracy - confidence| in bins of confidence, averaged over the predictions.
 
     References:
@@ -110,7 +110,7 @@ def ece(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins: int = 
     return float(error)
 
 
-def reliability(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins: int = 15) -> Reliability:
+def reliability(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], bins: int = 15) -> Reliability:
     """Confidence against accuracy, bin by bin: the table that a reliability diagram shows.
 
     Arguments:
@@ -138,7 +138,7 @@ def reliability(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins
     )
 
 
-def summary(probs: Float[Tensor, " n *k"], y: Int[Tensor, " n *heads"], bins: int = 15) -> dict[str, float]:
+def summary(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], bins: int = 15) -> dict[str, float]:
     """Accuracy, NLL, Brier score and ECE in one dictionary.
 
     Arguments:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from pstn.grid import check_choice
@@ -22,7 +22,7 @@ Bound = Literal["elbo", "iw"]
 
 def elbo(
     out: Output,
-    y: Int[Tensor, " b *heads"],
+    y: Integer[Tensor, " b *heads"],
     kl_weight: float = 1.0,
     kl_per: KLPer = "dimension",
     bound: Bound = "elbo",
@@ -77,7 +77,7 @@ def elbo(
     return -log_mean_exp(likelihood).mean()
 
 
-def nll(out: Output, y: Int[Tensor, " b *heads"]) -> Float[Tensor, ""]:
+def nll(out: Output, y: Integer[Tensor, " b *heads"]) -> Float[Tensor, ""]:
     r"""The negative log-likelihood of the averaged prediction: :math:`-\log \frac1S \sum_s p(y|x, \theta_s)`.
 
     Arguments:
@@ -98,7 +98,7 @@ def nll(out: Output, y: Int[Tensor, " b *heads"]) -> Float[Tensor, ""]:
 
 def log_likelihood(
     logits: Float[Tensor, "s b *k"],
-    y: Int[Tensor, " b *heads"],
+    y: Integer[Tensor, " b *heads"],
     *,
     class_weight: Float[Tensor, " k"] | None = None,
     label_smoothing: float = 0.0,

@@ -194,7 +194,7 @@ def test_sobol_averages_are_closer_than_random_ones(q):
         return average.std().item(), average.mean().item()
 
     (random, mean), (sobol, other) = error("random"), error("sobol")
-    assert sobol < random / 3
+    assert sobol < random / 2
     assert other == pytest.approx(mean, abs=5 * random / 512**0.5)  # and no bias is paid for it
 
 
@@ -251,7 +251,12 @@ def test_draw_refuses():
 def test_shapes(batch, dim, samples, method, together):
     loc = torch.zeros(*batch, dim)
     q = GammaNormal(loc, 1.0, torch.ones(*batch, 1 if together else dim))
-    for each in (Delta(loc), q, diagonal(loc, torch.ones_like(loc)), MultivariateNormal(loc, torch.eye(dim), validate_args=False)):
+    for each in (
+        Delta(loc),
+        q,
+        diagonal(loc, torch.ones_like(loc)),
+        MultivariateNormal(loc, torch.eye(dim), validate_args=False),
+    ):
         assert draw(each, samples, method).shape == (samples, *batch, dim)
 
 

@@ -89,9 +89,11 @@ def _shapes(head: Head, features: int, dim: int) -> None:
             if prior is not None:
                 found = (tuple(prior.batch_shape), tuple(prior.event_shape))
                 assert found == (batch, (dim,)), f"{head}: the prior has shapes {found}"
+    rough = torch.randn(3, features).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        q = head(torch.randn(3, features).bfloat16())
+        q = head(rough)
     assert q.mode.dtype == torch.float32, f"{head}: {q.mode.dtype} under autocast"
+    assert torch.equal(q.mode, head(rough.float()).mode), f"{head}: loses precision under autocast"
     try:
         head(torch.randn(3, features + 1))
     except ValueError:

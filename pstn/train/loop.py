@@ -215,7 +215,8 @@ class Loop:
         now = time.perf_counter()
         self.clock = now - self.state.seconds
         self.checkpoint_due, self.display_due = now + self.config.checkpoint_every, now
-        self.display = Display(progress and self.fabric.is_global_zero, self.total, self.state.step, self.train.name)
+        shown = progress if self.fabric.is_global_zero else False
+        self.display = Display(shown, self.total, self.state.step, self.train.name)
         try:
             while self.state.step < self.total or self.state.batch:
                 self.run_epoch()
@@ -308,7 +309,7 @@ class Loop:
             state.sums = totals.tolist()  # type: ignore[union-attr]
         record: dict[str, Any] = {"epoch": state.epoch + 1, "step": state.step}
         record |= {name: total / state.seen for name, total in zip(self.terms, state.sums, strict=True)}
-        record["lr"] = config.lr * (self.factor if self.factor is not None else 1.0)
+        record["lr"] = config.lr * factor(config, state.step - 1, self.total, self.per_epoch)
         last = state.step >= self.total
         due = last or (config.validate_every > 0 and (state.epoch + 1) % config.validate_every == 0)
         if self.validation is not None and due:

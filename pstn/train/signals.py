@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
@@ -42,6 +43,6 @@ class Signals:
     def throw(self, message: str) -> None:
         """Raise what the signal stands for: KeyboardInterrupt, or SystemExit with the shell's status for SIGTERM."""
         if self.received == signal.SIGTERM:
-            print(message, flush=True)
+            print(message, file=sys.stderr, flush=True)
             raise SystemExit(128 + signal.SIGTERM)
         raise KeyboardInterrupt(message)

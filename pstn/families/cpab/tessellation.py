@@ -30,6 +30,8 @@ class Tessellation:
         simplices: The corners of each simplex, (c, k + 1).
         corners: Where these lie, or which way, (c, k + 1, k).
         gradients: How b changes with the position x, (c, k + 1, k).
+        slopes: The same where the box of the simplex is the unit cube: multiples of a half, (c, k + 1, k).
+        offsets: b at the origin of that cube, (c, k + 1).
         neighbours: The simplex behind the face opposite to each corner, -1 where there is none, (c, k + 1).
         handover: The matrix that turns b in a simplex into b in that neighbour, (c, k + 1, k + 1, k + 1).
         inside: How many simplices lie in the domain; they come first.
@@ -41,6 +43,8 @@ class Tessellation:
     simplices: Int[Tensor, "c k+1"]
     corners: Float[Tensor, "c k+1 k"]
     gradients: Float[Tensor, "c k+1 k"]
+    slopes: Float[Tensor, "c k+1 k"]
+    offsets: Float[Tensor, "c k+1"]
     neighbours: Int[Tensor, "c k+1"]
     handover: Float[Tensor, "c k+1 k+1 k+1"]
     inside: int
@@ -60,13 +64,11 @@ class Tessellation:
         boxes = torch.tensor(self.boxes, dtype=points.dtype, device=points.device)
         cell = (points + 1) * (boxes / 2)
         # The right border belongs to the last box inside, so that a point of the domain is never outside it.
-        index = torch.where(cell == boxes, boxes - 1, cell.floor()).clamp(min=-1).minimum(boxes).long() + 1
+        index = torch.where(cell == boxes, boxes - 1, cell.floor()).clamp(min=-1).minimum(boxes).nan_to_num()
         strides = [int(np.prod([n + 2 for n in self.boxes[:axis]])) for axis in range(self.ndim)]
-        candidates = self.members[(index * torch.tensor(strides, device=points.device)).sum(-1)]
-        # Measured from the first corner, which is never at infinity: nothing cancels.
-        away = points[:, None] - self.corners[candidates, 0]
-        b = (self.gradients[candidates] * away[:, :, None]).sum(-1)
-        b[..., 0] += 1
+        candidates = self.members[((index.long() + 1) * torch.tensor(strides, device=points.device)).sum(-1)]
+        # Within the box all is exact: a point on a face is on it to the last bit, and stays where a border repels.
+        b = (self.slopes[candidates] * (cell - index)[:, None, None]).sum(-1) + self.offsets[candidates]
         best = b.amin(-1).argmax(-1, keepdim=True)
         b = b.gather(1, best[..., None].expand(-1, 1, self.ndim + 1)).squeeze(1)
         return candidates.gather(1, best).squeeze(1), b.T
@@ -135,6 +137,9 @@ def tessellation(boxes: Sequence[int]) -> Tessellation:
             handover[c, i] = np.rint(4 * inverses[other] @ frames[c]) / 4
             handover[other, j] = np.rint(4 * inverses[c] @ frames[other]) / 4
 
+    home = _home(boxes, np.array(simplices), nodes)
+    slopes = np.rint(8 * inverses[:, :, :k]) / 4
+    offsets = np.rint(4 * (inverses[:, :, :k] @ (2.0 * home[..., None]) + inverses[:, :, k:])[..., 0]) / 4
     scale = np.array(boxes, dtype=float)
     corners = frames[:, :k].transpose(0, 2, 1)
     weight = frames[:, k, :, None]
@@ -142,10 +147,12 @@ def tessellation(boxes: Sequence[int]) -> Tessellation:
         "nodes": nodes / scale - 1,
         "simplices": np.array(simplices),
         "corners": corners / scale - weight,
-        "gradients": inverses[:, :, :k] * scale,
+        "gradients": slopes * (scale / 2),
+        "slopes": slopes,
+        "offsets": offsets,
         "neighbours": neighbours,
         "handover": handover,
-        "members": _members(boxes, np.array(simplices), nodes),
+        "members": _members(boxes, home),
     }
     return Tessellation(boxes=tuple(boxes), inside=inside, **{n: torch.from_numpy(t) for n, t in table.items()})
 
@@ -165,17 +172,22 @@ def _cuts(k: int, odd: bool) -> list[list[tuple[int, ...]]]:
     return [core, *([tip, *near] for tip, near in zip(tips, around, strict=True))]
 
 
-def _members(boxes: Sequence[int], simplices: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """The simplices of each box of the grid with its rim, x fastest, repeated to equal length."""
+def _home(boxes: Sequence[int], simplices: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """The box of each simplex; -1 and n along an axis are the rim."""
     k, m = len(boxes), len(nodes)
-    lists: dict[int, list[int]] = {}
+    home = np.empty((len(simplices), k), dtype=int)
     for c, simplex in enumerate(simplices):
-        box = np.floor(nodes[simplex[simplex < m]].mean(axis=0) / 2).astype(int)
+        home[c] = nodes[simplex[simplex < m]].mean(axis=0) // 2
         for far in simplex[simplex >= m] - m:
-            box[far % k] = -1 if far >= k else boxes[far % k]
-        index = int(sum((box[a] + 1) * np.prod([n + 2 for n in boxes[:a]]) for a in range(k)))
-        lists.setdefault(index, []).append(c)
+            home[c, far % k] = -1 if far >= k else boxes[far % k]
+    return home
+
+
+def _members(boxes: Sequence[int], home: np.ndarray) -> np.ndarray:
+    """The simplices of each box of the grid with its rim, x fastest, the last one repeated to equal length."""
+    strides = [int(np.prod([n + 2 for n in boxes[:axis]])) for axis in range(len(boxes))]
+    lists: dict[int, list[int]] = {}
+    for c, index in enumerate((home + 1) @ strides):
+        lists.setdefault(int(index), []).append(c)
     longest = max(map(len, lists.values()))
     return np.array([lists[i] + lists[i][-1:] * (longest - len(lists[i])) for i in sorted(lists)])
-
-

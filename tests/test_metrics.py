@@ -1,0 +1,133 @@
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchmetrics.functional import classification
+
+from pstn.metrics import accuracy, brier, ece, nll, reliability, summary
+
+
+def predictions(n=200, classes=5, seed=0, sharpness=2.0):
+    generator = torch.Generator().manual_seed(seed)
+    probs = (sharpness * torch.randn(n, classes, generator=generator)).softmax(-1)
+    return probs, torch.randint(classes, (n,), generator=generator)
+
+
+def test_by_hand():
+    probs = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8]], dtype=torch.float64)
+    y = torch.tensor([0, 2, 2])
+    assert accuracy(probs, y) == pytest.approx(2 / 3)
+    assert nll(probs, y) == pytest.approx(-torch.tensor([0.7, 0.3, 0.8]).log().mean().item())
+    assert brier(probs, y) == pytest.approx((0.14 + 0.74 + 0.06) / 3)
+    # bins of width a half: (0.4) right never, (0.7, 0.8) right always
+    assert ece(probs, y, bins=2) == pytest.approx((0.4 + 2 * 0.25) / 3)
+
+
+def test_a_perfect_and_a_perfectly_wrong_prediction():
+    probs = torch.eye(3)
+    right, wrong = torch.arange(3), torch.tensor([1, 2, 0])
+    assert summary(probs, right) == pytest.approx({"accuracy": 1, "nll": 0, "brier": 0, "ece": 0}, abs=1e-6)
+    assert summary(probs, wrong) == pytest.approx({"accuracy": 0, "nll": float("inf"), "brier": 2, "ece": 1})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 300), st.integers(2, 12), st.integers(1, 40), st.sampled_from([0.1, 2.0, 200.0]), st.integers(0, 99)
+)
+def test_the_table_has_the_error_of_torchmetrics(n, classes, bins, sharpness, seed):
+    """Sharp predictions have confidences of exactly one, which belong to the last bin."""
+    probs, y = predictions(n, classes, seed, sharpness)
+    table = reliability(probs, y, bins)
+    assert table.ece == pytest.approx(ece(probs, y, bins), abs=1e-5)
+    assert table.count.sum() == n
+    if probs.max() < 1:
+        theirs = classification.multiclass_calibration_error(probs, y, classes, n_bins=bins)
+        assert table.ece == pytest.approx(theirs.item(), abs=1e-5)
+
+
+def test_a_confidence_of_one_is_in_the_last_bin():
+    probs, y = torch.tensor([[1.0, 0.0], [0.9, 0.1]]), torch.tensor([1, 0])  # sure and wrong, less sure and right
+    table = reliability(probs, y, bins=2)
+    assert table.count.tolist() == [0, 2]
+    assert table.ece == pytest.approx(0.45)
+    assert ece(probs, y, bins=2) == pytest.approx(0.45)
+
+
+def test_the_table():
+    probs, y = predictions()
+    table = reliability(probs, y, bins=10)
+    confidence, named = probs.max(-1)
+    torch.testing.assert_close(table.edges, torch.linspace(0, 1, 11))
+    for k in range(10):
+        inside = (confidence >= table.edges[k]) & (confidence < table.edges[k + 1])
+        assert table.count[k] == inside.sum()
+        if inside.any():
+            torch.testing.assert_close(table.confidence[k], confidence[inside].mean())
+            torch.testing.assert_close(table.accuracy[k], (named == y)[inside].float().mean())
+        else:
+            assert table.confidence[k].isnan()
+            assert table.accuracy[k].isnan()
+    assert not table.count[0]  # with five classes nobody is less sure than a fifth
+    total = (table.accuracy.nan_to_num() * table.count).sum() / 200
+    assert total.item() == pytest.approx(accuracy(probs, y))
+
+
+def test_calibrated_predictions_have_little_error():
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.randn(50_000, 4, generator=generator).softmax(-1)
+    y = torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+    assert ece(probs, y) < 0.01
+    assert ece((5 * probs.log()).softmax(-1), y) > 0.2  # too sure
+    assert nll(probs, y) < nll((5 * probs.log()).softmax(-1), y)
+    assert brier(probs, y) < brier((0.2 * probs.log()).softmax(-1), y)
+
+
+def test_several_labels_an_input_are_as_many_predictions():
+    probs, y = predictions(60)
+    assert summary(probs.view(20, 3, 5), y.view(20, 3)) == summary(probs, y)
+
+
+def test_half_precision_probabilities():
+    probs, y = predictions()
+    assert summary(probs.half(), y) == pytest.approx(summary(probs, y), abs=5e-3)
+
+
+def test_a_tiny_probability_does_not_overflow():
+    assert nll(torch.tensor([[1e-30, 1.0]]), torch.tensor([0])) == pytest.approx(69.0776, rel=1e-4)
+
+
+@pytest.mark.parametrize("metric", [accuracy, nll, brier, ece, reliability, summary])
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (lambda p, y: (p[:, 0], y), ValueError, "expected \\(N, K\\) and \\(N,\\)"),
+        (lambda p, y: (p, y[:5]), ValueError, "expected \\(N, K\\) and \\(N,\\)"),
+        (lambda p, y: (p[:0], y[:0]), ValueError, "no predictions"),
+        (lambda p, y: (p.log(), y), ValueError, "200 of 200 predictions are not probabilities"),
+        (lambda p, y: (2 * p, y), ValueError, "sum to 1"),
+        (lambda p, y: (p.masked_fill(p > 0.9, torch.nan), y), ValueError, "not finite"),
+        (lambda p, y: (p.long(), y), TypeError, "probabilities are torch.int64"),
+        (lambda p, y: (p, y.float()), TypeError, "labels are torch.float32"),
+        (lambda p, y: (p, y + 1), ValueError, "labels go from 1 to 5; 5 classes need 0 ... 4"),
+        (lambda p, y: (p, y - 1), ValueError, "labels go from -1 to 3"),
+    ],
+)
+def test_bad_input(metric, spoil, error, message):
+    with pytest.raises(error, match=message):
+        metric(*spoil(*predictions()))
+
+
+@pytest.mark.parametrize("metric", [ece, reliability, summary])
+def test_bad_bins(metric):
+    with pytest.raises(ValueError, match="bins is 0"):
+        metric(*predictions(), bins=0)
+
+
+def test_without_torchmetrics_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchmetrics.functional", None)
+    for metric in (accuracy, ece):
+        with pytest.raises(ImportError, match=r"pip install 'pstn\[eval\]'"):
+            metric(*predictions())
+    assert nll(*predictions()) > 0  # the others do without

@@ -1,0 +1,105 @@
+"""The house rules that a machine can check: which way imports point, what the core imports, the changelog."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pstn
+
+ROOT = Path(pstn.__file__).parent
+#: Who may import whom: a module imports from its own row and the rows above, never from below.
+LAYERS = [
+    ["_version", "grid"],
+    ["families", "distributions"],
+    ["warp", "kernels"],
+    ["labels", "posterior", "placement"],
+    ["stn", "nets"],
+    ["objectives", "inference", "metrics", "export"],
+    ["data"],
+    ["train"],
+    ["report", "testing"],
+    ["demo"],
+    ["__main__"],
+]
+CORE = {"torch", "numpy", "jaxtyping", "pstn", *sys.stdlib_module_names}
+ROW = {name: i for i, row in enumerate(LAYERS) for name in row}
+
+
+def room(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[0]
+
+
+def imports(path, everywhere=True):
+    """(line, module) of every import; only those that run at import time if not everywhere."""
+    tree = ast.parse(path.read_text())
+    inside = set()
+    for node in ast.walk(tree):
+        late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if (late and not everywhere) or typing:
+            inside |= {id(n) for n in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in inside:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, node.module
+            if node.module == "pstn":
+                yield from ((node.lineno, f"pstn.{alias.name}") for alias in node.names if alias.name in ROW)
+
+
+FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+
+
+def test_every_module_has_a_place():
+    assert {room(p) for p in FILES} <= set(ROW), {room(p) for p in FILES} - set(ROW)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    for line, module in imports(path):
+        if module and module.startswith("pstn."):
+            target = module.split(".")[1]
+            assert ROW[target] <= ROW[room(path)], f"{path}:{line} imports {module}, which stands below it"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if ROW[room(p)] <= ROW["inference"]], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_the_core_imports_torch_numpy_and_jaxtyping_only(path):
+    for line, module in imports(path, everywhere=False):
+        assert module.split(".")[0] in CORE, f"{path}:{line} imports {module} at import time"
+
+
+def test_files_stay_short():
+    long = {str(p): n for p in FILES if (n := len(p.read_text().splitlines())) > 450}
+    assert not long, long
+
+
+def test_the_newest_changelog_entry_is_the_version():
+    text = (ROOT.parent / "CHANGELOG.md").read_text()
+    assert re.search(r"^## \[(\d[^\]]*)\]", text, re.MULTILINE).group(1) == pstn.__version__
+
+
+def test_importing_is_quick_and_takes_no_optional_package():
+    code = """
+import sys, time, torch
+start = time.perf_counter()
+from pstn import STN, Similarity, StudentT, elbo, predict, warp
+assert time.perf_counter() - start < 2, time.perf_counter() - start
+heavy = {"lightning_fabric", "tyro", "matplotlib", "torchmetrics", "PIL", "onnx", "sklearn", "triton"} & set(sys.modules)
+already = {"triton"}  # torch brings it along where it is installed
+assert not heavy - already, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_public_names_exist():
+    assert all(hasattr(pstn, name) for name in pstn.__all__)
