@@ -188,7 +188,7 @@ class Loop:
 
         self.order = torch.Generator().manual_seed(config.seed)
         self.state = State(self.order.get_state(), sums=[0.0] * len(self.terms))
-        self.pending: list[tuple[int, tuple[Tensor, ...]]] = []  # losses that nobody has looked at yet
+        self.pending: list[tuple[float, tuple[Tensor, ...]]] = []  # losses that nobody has looked at yet
         self.factor: float | None = None
         self.log: Log | None = None
 
@@ -251,7 +251,7 @@ class Loop:
                 fabric.clip_gradients(self.module, self.optimizer, max_norm=self.config.clip, error_if_nonfinite=False)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            self.pending.append((count, self.cost.terms))
+            self.pending.append((count * weight, self.cost.terms))
             state.batch += 1
             state.step += 1
             state.seen += count
@@ -316,8 +316,9 @@ class Loop:
             record |= self.validate(self.validation)
         state.seconds = record["seconds"] = time.perf_counter() - self.clock
         state.history.append(record)
-        measure = f"validation_{self.scores[0]}"
-        if measure in record and (state.best is None or record[measure] < state.best[measure]):
+        value = record.get(f"validation_{self.scores[0]}")
+        least = None if state.best is None else state.best[f"validation_{self.scores[0]}"]
+        if value is not None and (least is None or value < least or math.isnan(least)):
             state.best = record
             if config.keep == "best":
                 state.best_weights = {k: v.detach().to("cpu", copy=True) for k, v in self.model.state_dict().items()}

@@ -1,6 +1,7 @@
 import io
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 
@@ -287,6 +288,13 @@ def test_the_log_has_a_header_and_a_line_an_epoch(data, validation, config, tmp_
         "log.jsonl",
         "model.safetensors",
     }
+
+
+def test_it_runs_in_a_thread(data, config):
+    """Signals belong to the main thread; elsewhere a run does without them."""
+    with ThreadPoolExecutor(1) as pool:
+        model = pool.submit(fit, make_model(), data, config=config).result().model
+    assert_same(weights(model), weights(fit(make_model(), data, config=config).model))
 
 
 def test_without_a_directory_nothing_is_written(data, config, tmp_path, monkeypatch):

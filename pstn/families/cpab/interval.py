@@ -117,32 +117,32 @@ def travel(line: Line, x: Tensor) -> Trip:
 def travel_back(line: Line, trip: Trip, pull: Tensor, swell: Tensor) -> tuple[Tensor, Tensor]:
     """The adjoint of :func:`travel`: from gradients to ``end`` and ``growth`` to those to nodal velocities and points."""
     n = len(line.left_end) - 2
-    stay, start, stop = trip.stay, trip.start, trip.stop
+    stay, right, start, stop = trip.stay, trip.right, trip.start, trip.stop
     first_slope, last_slope = line.slope.gather(1, start), line.slope.gather(1, stop)
-    v, v_end = torch.where(stay, 1.0, trip.v), torch.where(stay, 1.0, trip.v_end)
+    log = torch.where(stay, 0.0, swell)
     lefts, rights = torch.zeros_like(line.left), torch.zeros_like(line.right)
 
-    def add(cell: Tensor, value: Tensor, at_right: Tensor) -> None:
-        lefts.scatter_add_(1, cell, value - at_right)
+    def add(cell: Tensor, both: Tensor, at_right: Tensor) -> None:
+        lefts.scatter_add_(1, cell, both - at_right)
         rights.scatter_add_(1, cell, at_right)
 
-    # The last leg, the only one of those that stay; and log v_end - log v for those that move on
-    log = torch.where(stay, 0.0, swell)
-    pull = pull + log * last_slope / v_end
-    share = torch.where(stay, trip.share, torch.where(trip.right, 0.0, 1.0))
+    # The last leg, the only one of those that stay: the way itself, the slope's part in growth, the velocity it begins
+    share = torch.where(stay, trip.share, torch.where(right, 0.0, 1.0))
     beta, gamma = _beta(last_slope, trip.last), _gamma(last_slope, trip.last)
-    moved = trip.entry * (n / 2)
-    logs = log / v_end
-    add(stop, pull * beta + logs, pull * (share * beta + moved * gamma) + logs * (share + moved * beta))
+    gate = log / torch.where(stay, 1.0, trip.entry)
+    way = pull * (share * beta + trip.entry * (n / 2) * gamma)
+    add(stop, pull * beta + gate, way + swell * trip.last * (n / 2) + torch.where(right, 0.0, gate))
 
-    # The first leg of those that move on, and the slope for those that stay
-    flow = torch.where(stay, 0.0, pull * v_end)
-    exit = torch.where(trip.right, line.right.gather(1, start), line.left.gather(1, start))
-    force, logs = flow / torch.where(stay, 1.0, exit), log / v
+    # The first leg of those that move on. What it takes longer, the last leg has less: velocity there, slope there.
+    flow = torch.where(stay, 0.0, pull * trip.v_end)
+    sooner = flow + log * (last_slope - first_slope)
+    edge = torch.where(stay, 1.0, torch.where(right, line.right.gather(1, start), line.left.gather(1, start)))
     beta, gamma = _beta(first_slope, trip.first), _gamma(first_slope, trip.first)
-    steeper = torch.where(stay, swell * (n / 2), 0.0)
-    at_right = force * (trip.share * beta + trip.v * (n / 2) * gamma) - logs * trip.share + steeper
-    add(start, force * beta - logs, at_right)
+    force, gate = sooner / edge, log / edge
+    way = force * (trip.share * beta + trip.v * (n / 2) * gamma)
+    add(start, force * beta - gate, way + log * trip.first * (n / 2) - torch.where(right, gate, 0.0))
+    to_points = torch.where(stay, pull * trip.growth.exp(), sooner / torch.where(stay, 1.0, trip.v))
+    flow = flow + log * last_slope
 
     # Whole cells in between: what one point there weighs, times how much goes through
     enter, leave = torch.where(line.left > 0, line.left, line.right), torch.where(line.left > 0, line.right, line.left)
@@ -161,7 +161,7 @@ def travel_back(line: Line, trip: Trip, pull: Tensor, swell: Tensor) -> tuple[Te
     nodal = rights[:, :-1] + lefts[:, 1:]
     nodal[:, 0] += lefts[:, 0]
     nodal[:, -1] += rights[:, -1]
-    return nodal, pull * trip.growth.exp() - log * first_slope / v
+    return nodal, to_points
 
 
 def _duration(way: Tensor | float, v: Tensor, change: Tensor) -> Tensor:
