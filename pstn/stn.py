@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,7 +54,7 @@ class Output:
         """The first look's posterior, the only one in most models."""
         return self.stages[0].posterior if self.stages else None
 
-    @property
+    @cached_property
     def kl(self) -> Float[Tensor, " b"]:
         r"""The divergence :math:`KL(q \| p)` of each input, summed over looks, averaged over samples."""
         total = self.logits.new_zeros(self.logits.shape[1], dtype=torch.float32)

@@ -281,7 +281,6 @@ class Loop:
         if self.signals.received is not None:
             raise Interrupted
         if now >= self.display_due:
-            self.display_due = now + SHOW_EVERY
             self.show()
         if now >= self.checkpoint_due and self.config.checkpoint_every > 0:
             self.save()
@@ -328,7 +327,8 @@ class Loop:
             self.log.add(record)
         if self.fabric.broadcast(last or time.perf_counter() >= self.checkpoint_due):
             self.save()
-        self.show()
+        if last or time.perf_counter() >= self.display_due:
+            self.show()
         if self.on_epoch is not None:
             self.on_epoch(record)
         stopping = self.signals.received is not None
@@ -358,6 +358,7 @@ class Loop:
     def show(self) -> None:
         """Update the display."""
         state = self.state
+        self.display_due = time.perf_counter() + SHOW_EVERY
         self.look()
         shown = {"loss": state.sums[0] / state.seen} if state.seen else {}
         past = state.history[-1] if state.history else {}
@@ -371,11 +372,11 @@ class Loop:
         """Write a checkpoint, unless the run has diverged."""
         self.look()
         self.checkpoint_due = time.perf_counter() + self.config.checkpoint_every
-        if self.path is None:
-            return
         bad = next((name for name, p in self.model.named_parameters() if not p.detach().isfinite().all()), None)
         if bad is not None:
             self.diverged(f"the weights {bad} became NaN or infinite", self.state.step - 1)
+        if self.path is None:
+            return
         self.state.seconds = time.perf_counter() - self.clock
         self.state.save(self.path, self.header, self.fabric, self.model, self.optimizer)
 
@@ -395,7 +396,7 @@ class Loop:
         if self.path is not None and self.path.exists():
             kept = f"; {self.path} holds the last good state"
         raise FloatingPointError(
-            f"{what} in epoch {self.state.epoch + 1} at step {step + 1} of {self.total}: try a smaller lr (now "
+            f"{what} in epoch {step // self.per_epoch + 1} at step {step + 1} of {self.total}: try a smaller lr (now "
             f"{self.config.lr:g}), clip=1.0, warmup, or a larger kl_weight{kept}"
         )
 

@@ -44,5 +44,5 @@ class Signals:
         """Raise what the signal stands for: KeyboardInterrupt, or SystemExit with the shell's status for SIGTERM."""
         if self.received == signal.SIGTERM:
             print(message, file=sys.stderr, flush=True)
-            raise SystemExit(128 + signal.SIGTERM)
-        raise KeyboardInterrupt(message)
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise KeyboardInterrupt(message) from None

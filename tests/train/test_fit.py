@@ -367,6 +367,13 @@ def test_nan_weights_are_not_saved_over_good_ones(data, config, tmp_path):
     assert all(value.isfinite().all() for value in weights(good).values())
 
 
+def test_nan_weights_are_found_at_the_end(data, config):
+    """The last step ruins the weights, and no loss comes after it to show it."""
+    config = replace(config, batch_size=22, epochs=1)
+    with pytest.raises(FloatingPointError, match=r"weights .* became NaN or infinite in epoch 1 at step 1 of 1"):
+        fit(make_model(), data, config=config, loss=lambda out, y: (out.logits.sum() * 0).sqrt())
+
+
 def test_labels_beyond_the_logits_are_named(config):
     data = Data(torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 5]), tuple("abcdef"), "letters")
     with pytest.raises(ValueError, match=r"'letters' has label 5, but the model has 3 logits"):

@@ -210,7 +210,7 @@ def test_another_run_is_refused_and_told_why(tmp_path, data, validation, config)
     refused(r"validation data .* there, none here", data, None, config)
     plain = STN(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)))
     refused("does not fit this STN: .* is not in the model", data, validation, config, model=plain)
-    again = replace(config, checkpoint_every=5.0, accelerator="cpu")  # these do not matter
+    again = replace(config, checkpoint_every=5.0, accelerator="auto")  # these do not matter
     assert fit(make_model(), data, validation, again, directory=tmp_path).steps == 15
 
 
