@@ -32,7 +32,7 @@ class MeanPath(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Float[Tensor, "b c *space"]) -> Float[Tensor, "b *k"]:
+    def forward(self, x: Float[Tensor, "b c *space"]) -> Float[Tensor, " b *k"]:
         """The class probabilities, (B, K)."""
         return self.model(x, samples=0).logits.squeeze(0).softmax(-1)
 

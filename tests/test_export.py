@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from pstn import CNN, DL, SL, STN, TPS, Affine, C, Crop, Gaussian, Point, Projective, Rotation, Similarity, StudentT, nets
+from pstn import CNN, DL, SL, STN, C, Gaussian, Point, StudentT, nets
 from pstn.export import MeanPath, to_onnx, to_program
+from pstn.families import TPS, Affine, Crop, Projective, Rotation, Similarity
 
 SHAPE = (1, 20, 20)
 

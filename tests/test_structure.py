@@ -94,9 +94,8 @@ import sys, time, torch
 start = time.perf_counter()
 from pstn import STN, Similarity, StudentT, elbo, predict, warp
 assert time.perf_counter() - start < 2, time.perf_counter() - start
-heavy = {"lightning_fabric", "tyro", "matplotlib", "torchmetrics", "PIL", "onnx", "sklearn", "triton"} & set(sys.modules)
-already = {"triton"}  # torch brings it along where it is installed
-assert not heavy - already, heavy
+heavy = {"lightning_fabric", "tyro", "matplotlib", "torchmetrics", "PIL", "onnx", "sklearn", "triton", "numba"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -1,0 +1,106 @@
+"""The command line: help that helps, errors without tracebacks, honest exit codes."""
+
+import subprocess
+import sys
+
+import pytest
+
+import pstn
+from pstn.__main__ import main
+
+
+def call(capsys, *args):
+    """(exit code, output, errors) of a command, in this process."""
+    try:
+        code = main(list(args))
+    except SystemExit as left:
+        code = left.code
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def test_help_names_the_commands(capsys):
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    for words in ("demo", "info", "Train four kinds of network", "--version", "COMMAND --help"):
+        assert words in out
+
+
+def test_without_a_command_there_is_help(capsys):
+    assert call(capsys)[:2] == call(capsys, "--help")[:2]
+
+
+def test_help_of_the_demo_explains_every_option(capsys):
+    code, out, _ = call(capsys, "demo", "--help")
+    assert code == 0
+    for option in (
+        *("seeds", "train", "validation", "test", "steps", "batch-size", "samples", "spreads", "kl-weights", "output"),
+        *("runs", "workers", "seed", "quick", "picture"),
+    ):
+        assert f"--{option} " in out
+    assert "None" not in out.replace("(default: None)", "")
+
+
+def test_version(capsys):
+    assert call(capsys, "--version") == (0, f"pstn {pstn.__version__}\n", "")
+
+
+def test_info_says_what_there_is(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PSTN_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code, out, _ = call(capsys, "info")
+    assert code == 0
+    for words in (f"pstn {pstn.__version__}", "torch", "cpu", "digits", "CBF (generated)", "PSTN_DATA"):
+        assert words in out
+    assert "MNIST" not in out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["dmo"], "Available subcommands: demo, info"),
+        (["demo", "--seed", "x"], "--seed"),
+        (["demo", "--stepss", "3"], "--steps"),
+        (["demo", "--train", "7"], "expected a multiple of 10"),
+    ],
+)
+def test_a_wrong_command_line_is_explained(capsys, args, words):
+    code, _, err = call(capsys, *args)
+    assert code == 2
+    assert words in err
+
+
+def test_a_missing_extra_is_named_without_a_traceback(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = call(capsys, "demo")
+    assert code == 1
+    assert "pip install 'pstn[demo]'" in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_that_cannot_be_written_is_named(capsys, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    code, _, err = call(capsys, "demo", "--quick", "--output", str(blocked), "--runs", str(tmp_path / "runs"))
+    assert code == 1
+    assert str(blocked) in err
+    assert not (tmp_path / "runs").exists(), "it is found out before anything is trained"
+
+
+def test_help_does_not_wait_for_heavy_imports():
+    code = """
+import sys
+from pstn.__main__ import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+heavy = {"lightning_fabric", "matplotlib", "torchmetrics", "pstn.demo.command", "pstn.train.loop"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_it_runs_as_a_module():
+    ran = subprocess.run([sys.executable, "-m", "pstn", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"pstn {pstn.__version__}\n"
