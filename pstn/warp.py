@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from pstn import kernels
 from pstn.families.base import Family
 from pstn.grid import Mode, Padding, check_array, identity_grid, sample
 
@@ -67,6 +68,8 @@ def warp(
     size = tuple(x.shape[2:] if size is None else size)
     if len(size) != k or min(size) < 1:
         raise ValueError(f"size is {size}; expected {k} positive numbers")
+    if not antialias and kernels.usable(x, theta, fill):
+        return kernels.warp(x, family, theta, size, fill, padding, mode, window)
 
     # Samples go behind the batch, so that all the looks at one array are one sampling call and no array is repeated.
     several = theta.ndim == 3

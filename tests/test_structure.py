@@ -20,12 +20,13 @@ LAYERS = [
     ["stn", "nets"],
     ["objectives", "inference", "metrics", "export"],
     ["data"],
-    ["train"],
+    ["train", "align"],
     ["report", "testing"],
     ["demo"],
     ["__main__"],
 ]
 CORE = {"torch", "numpy", "jaxtyping", "pstn", *sys.stdlib_module_names}
+LAZY = {"kernels": {"triton"}, "families": {"numba"}}
 ROW = {name: i for i, row in enumerate(LAYERS) for name in row}
 
 
@@ -74,8 +75,10 @@ def test_imports_point_one_way(path):
     "path", [p for p in FILES if ROW[room(p)] <= ROW["inference"]], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_the_core_imports_torch_numpy_and_jaxtyping_only(path):
+    # modules of kernels are themselves imported when the first kernel runs; the last test but one sees to it
+    allowed = CORE | LAZY.get(room(path), set())
     for line, module in imports(path, everywhere=False):
-        assert module.split(".")[0] in CORE, f"{path}:{line} imports {module} at import time"
+        assert module.split(".")[0] in allowed, f"{path}:{line} imports {module} at import time"
 
 
 def test_files_stay_short():
