@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from concurrent.futures import BrokenExecutor
 
 import pytest
 
 import pstn
 from pstn.__main__ import main
+from pstn.train import CheckpointError
 
 
 def call(capsys, *args):
@@ -76,6 +78,34 @@ def test_a_missing_extra_is_named_without_a_traceback(capsys, monkeypatch):
     assert code == 1
     assert "pip install 'pstn[demo]'" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (BrokenExecutor(), 1, "fewer --workers"),
+        (FloatingPointError("the loss became nan"), 1, "the loss became nan"),
+        (CheckpointError("runs/[a] is damaged"), 1, "runs/[a] is damaged"),
+        (KeyboardInterrupt(), 130, "pstn demo --runs 'my runs'"),
+    ],
+)
+def test_what_goes_wrong_is_said_without_a_traceback(capsys, monkeypatch, error, code, words):
+    def run(*args):
+        raise error
+
+    monkeypatch.setattr("pstn.demo.command.run", run)
+    found, _, err = call(capsys, "demo", "--runs", "my runs")
+    assert found == code
+    assert words in err
+
+
+def test_a_bug_is_not_hidden(capsys, monkeypatch):
+    def run(*args):
+        raise KeyError("nll")
+
+    monkeypatch.setattr("pstn.demo.command.run", run)
+    with pytest.raises(KeyError):
+        call(capsys, "demo")
 
 
 def test_a_folder_that_cannot_be_written_is_named(capsys, tmp_path):

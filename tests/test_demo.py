@@ -79,6 +79,14 @@ def test_the_table_is_the_results(done):
             assert shown in cells
 
 
+def test_it_says_who_beats_whom_and_where_the_report_is(done):
+    folder, printed, results = done
+    for sentence in verdict(results):
+        assert f"{sentence}\n" in printed
+    assert f"report: {folder / 'report' / 'index.html'} (" in printed
+    assert f"picture: {folder / 'new' / 'picture.png'}\n" in printed
+
+
 def test_the_papers_figures_are_beside_ours(done):
     _, printed, results = done
     for name, accuracy, ece in (("CNN", 87.3, 0.074), ("STN", 82.2, 0.116), ("P-STN", 92.7, 0.057)):
@@ -254,9 +262,9 @@ def test_the_verdict_does_not_flatter(done):
         model["mean"] = {"accuracy": 0.9, "nll": 0.2, "ece": 0.05}
         if name == "augment":
             model["mean"] = {"accuracy": 0.95, "nll": 0.1, "ece": 0.06}
-    against = dict(zip(("cnn", "augment", "stn"), verdict(results), strict=True))
-    assert against["augment"] == "P-STN is better than CNN + augmentation in ECE, worse in accuracy and NLL."
-    assert against["cnn"] == "P-STN is equal to CNN in accuracy, NLL and ECE."
+    against = dict(zip(("cnn", "stn", "augment"), verdict(results), strict=True))
+    assert against["augment"] == "Against CNN + augmentation, the P-STN is better in ECE, worse in accuracy and NLL."
+    assert against["cnn"] == "Against CNN, the P-STN is equal in accuracy, NLL and ECE."
 
 
 def test_one_seed_has_a_table_too(done):
