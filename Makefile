@@ -31,5 +31,5 @@ format: .venv/ready  ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and everything that was built
-	rm -rf .venv build dist report *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist report runs *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
