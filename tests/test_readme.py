@@ -26,3 +26,10 @@ def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_figures_come_from_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from render import rendered
+
+    assert rendered(README) == README, "run: python docs/render.py"
