@@ -6,7 +6,7 @@ over that transformation.
 
 from pstn import nets
 from pstn._version import __version__
-from pstn.families import TPS, Affine, Compose, Crop, Family, Projective, Rotation, Similarity, Translation
+from pstn.families import CPAB, TPS, Affine, Compose, Crop, Family, Projective, Rotation, Similarity, Translation
 from pstn.inference import TTA, Augment, Predictive, predict
 from pstn.objectives import elbo, nll
 from pstn.placement import CNN, DL, SL, C, Placement
@@ -16,6 +16,7 @@ from pstn.warp import warp
 
 __all__ = [
     "CNN",
+    "CPAB",
     "DL",
     "SL",
     "STN",

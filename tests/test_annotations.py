@@ -6,8 +6,15 @@ from pathlib import Path
 
 SCRIPT = """
 import jaxtyping
+from pathlib import Path
 
-with jaxtyping.install_import_hook("pstn", "shape_checker.checked"):
+root = Path.cwd().parent
+files = [p for p in (root / "pstn").rglob("*.py") if p.name != "__init__.py"]
+# torch reads the signatures of custom operators itself, and cannot read them through a decorator
+checked = [p for p in files if "custom_op" not in p.read_text()]
+modules = [".".join(p.relative_to(root).with_suffix("").parts) for p in checked]
+
+with jaxtyping.install_import_hook(modules, "shape_checker.checked"):
     import pstn
     from pstn import grid, labels, metrics
     from pstn.data import cbf
@@ -19,8 +26,10 @@ from pstn import *
 def parameters(family, *shape):
     return 0.1 * torch.randn(*shape, family.dim)
 
-families = [Translation(1), Crop(1), Similarity(), Affine(), Rotation(), Projective(), TPS(3), Compose(Crop(), TPS(2)),
-            Similarity(3), Affine(3, scale="linear")]
+families = [
+    Translation(1), Crop(1), Similarity(), Affine(), Rotation(), Projective(), TPS(3), Compose(Crop(), TPS(2)),
+    Similarity(3), Affine(3, scale="linear"), CPAB(4), CPAB((2, 2)), CPAB((1, 2, 1)),
+]
 for family in families:
     x = torch.rand(3, 2, *[9] * family.ndim)
     for theta in (parameters(family, 3), parameters(family, 4, 3)):
