@@ -146,7 +146,7 @@ def test_gamma_normal_divergence_needs_the_same_precisions():
 )
 def test_gamma_normal_refuses(concentration, rate, message):
     with pytest.raises(ValueError, match=message):
-        GammaNormal(torch.zeros(3), concentration, rate)
+        GammaNormal(torch.zeros(3), concentration, rate, validate_args=True)  # dynamo turns the default off
 
 
 # --- the diagonal against the full Gaussian ---

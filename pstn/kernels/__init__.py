@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pstn.families.affine import MatrixFamily
 from pstn.families.base import Family
+from pstn.families.cpab import CPAB
 from pstn.families.projective import Projective
 from pstn.families.tps import TPS
 from pstn.grid import Mode, Padding, check_choice, identity_grid
@@ -114,6 +115,16 @@ def _where(
         with torch.autocast(theta.device.type, enabled=False):
             control = theta.unflatten(-1, (-1, family.ndim)).transpose(-1, -2)
             return "displaced", (control @ table).unflatten(-1, tuple(size)), None
+    # the gradient adds up in no fixed order
+    if (
+        type(family) is CPAB
+        and family.ndim == 2
+        and window is None
+        and not torch.are_deterministic_algorithms_enabled()
+    ):
+        from pstn.kernels.lattice import lattice  # here, because it loads torch's compiler
+
+        return "cpab", lattice(family, theta), None
     grid = identity_grid(size, dtype=torch.float32, device=theta.device)
     points = family(theta, grid.reshape(math.prod(size), -1))
     if window is not None:

@@ -8,9 +8,10 @@ strides of their axes; after ``read`` they are those of the table that all warps
 and u are normalised, tuples with x first; ``COUNT`` is the number of parameters.
 
 - ``read(where, steps, NDIM, COUNT)`` gives the numbers every pixel needs, a tuple that stays in registers;
-- ``place(theta, where, steps, pixel, p, live, NDIM, COUNT)`` gives the positions u = T(p);
+- ``place(theta, where, steps, pixel, p, live, NDIM, COUNT)`` gives the positions u = T(p), and after them
+  what ``pull`` may want to know again;
 - ``start(BLOCK, COUNT)`` gives the sums a backward pass carries from tile to tile, a tuple, perhaps empty;
-- ``pull(sums, theta, where, steps, pixel, p, live, g, into, size, NDIM, COUNT)`` adds the gradient g to u, which is
+- ``pull(sums, theta, where, steps, pixel, p, u, live, g, into, size, NDIM, COUNT)`` adds the gradient g to u, which is
   zero where a pixel does not exist; it may write to ``into`` itself;
 - ``finish(sums, into, COUNT)`` writes the sums.
 
@@ -63,7 +64,7 @@ def sums_start(BLOCK: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def affine_pull(sums, theta, where, steps, pixel, p, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr):
+def affine_pull(sums, theta, where, steps, pixel, p, u, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr):
     """The gradient to the matrix is the outer product of g and (p, 1)."""
     found = ()
     for r in tl.static_range(NDIM):
@@ -104,7 +105,9 @@ def projective_place(theta, where, steps, pixel, p, live, NDIM: tl.constexpr, CO
 
 
 @triton.jit
-def projective_pull(sums, theta, where, steps, pixel, p, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr):
+def projective_pull(
+    sums, theta, where, steps, pixel, p, u, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr
+):
     """The gradient to the matrix, and to the window where there is one."""
     u, v, below, ahead = projective_parts(theta, p)
     scale = theta[9] if COUNT == 12 else 1.0
@@ -143,7 +146,7 @@ def linear_place(theta, where, steps, pixel, p, live, NDIM: tl.constexpr, COUNT:
 
 
 @triton.jit
-def linear_pull(sums, theta, where, steps, pixel, p, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr):
+def linear_pull(sums, theta, where, steps, pixel, p, u, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr):
     """The gradient to a parameter is the sum of its function times g."""
     at = plane_offset(steps, pixel, NDIM)
     found = ()
@@ -181,7 +184,7 @@ def nothing_start(BLOCK: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def stored_pull(sums, theta, where, steps, pixel, p, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr):
+def stored_pull(sums, theta, where, steps, pixel, p, u, live, g, into, size, NDIM: tl.constexpr, COUNT: tl.constexpr):
     """The gradient goes to memory pixel by pixel, one plane a coordinate."""
     at = pixel[NDIM - 1]
     plane = size[NDIM - 1]

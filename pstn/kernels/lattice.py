@@ -27,13 +27,18 @@ def lattice(family: CPAB, theta: Float[Tensor, "s b d"]) -> Float[Tensor, "s b n
         Two numbers, then the velocities of the boxes' centres, then of their corners, x fastest, in float32.
 
     Example:
-        >>> lattice(CPAB((2, 1)), torch.zeros(1, 1, 4)).shape[-1] == 2 + 2 * (4 * 3 + 5 * 4)
+        >>> lattice(CPAB((2, 1)), torch.zeros(1, 1, 6)).shape[-1] == 2 + 2 * (4 * 3 + 5 * 4)
         True
     """
     with torch.autocast(theta.device.type, enabled=False):
         nodal = family.nodal(family.bounded(theta)).flatten(-2)
-        found = torch.nn.functional.linear(nodal, *_map(family.cells, theta.device))
+        found = torch.nn.functional.linear(nodal, *_constants(family.cells, theta.device))
     return found.float()
+
+
+@torch.compiler.assume_constant_result
+def _constants(boxes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    return _map(boxes, device)  # torch.compile would look into the cache
 
 
 @lru_cache(maxsize=64)

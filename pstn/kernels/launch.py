@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from pstn.kernels import coordinates as co
+from pstn.kernels import cpab
 from pstn.kernels.gather import make_plan, warp_gather
 from pstn.kernels.programs import warp_backward, warp_forward
 
@@ -21,6 +22,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "affine": (co.read_all, co.affine_place, co.sums_start, co.affine_pull, co.sums_finish),
     "projective": (co.read_all, co.projective_place, co.sums_start, co.projective_pull, co.sums_finish),
     "linear": (co.read_all, co.linear_place, co.sums_start, co.linear_pull, co.sums_finish),
+    "cpab": (cpab.read, cpab.place, co.nothing_start, cpab.pull, co.nothing_finish),
     "displaced": (co.read_none, co.displaced_place, co.nothing_start, co.stored_pull, co.nothing_finish),
     "stored": (co.read_none, co.stored_place, co.nothing_start, co.stored_pull, co.nothing_finish),
 }
@@ -29,6 +31,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
 ENOUGH = 4000
 #: Pixels of a tile, one a thread, and the tile's width: a patch of the output looks at a patch of the input.
 BLOCK, WIDE = 128, 16
+#: Pixels of a tile of CPAB: all of them walk until the last one is there, so they are few, and a square.
+FEW, NARROW = 32, 8
 #: The longest run of tiles: a program's first steps cost as much as a tile or two.
 LONGEST = 16
 #: The most programs along a launch's second and third axis.
@@ -51,18 +55,19 @@ class Cut(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def cut(size: tuple[int, ...], channels: int, warps: int, longest: int = LONGEST) -> Cut:
+def cut(size: tuple[int, ...], channels: int, warps: int, longest: int = LONGEST, kind: str = "") -> Cut:
     """The cut for arrays of a size: runs and groups as long as there are enough programs."""
-    block = min(BLOCK, max(32, triton.next_power_of_2(math.prod(size))))
-    wide = block if len(size) == 1 else min(WIDE, block, triton.next_power_of_2(size[-1]))
+    block, wide, enough = (FEW, NARROW, ENOUGH * BLOCK // FEW) if kind == "cpab" else (BLOCK, WIDE, ENOUGH)
+    block = min(block, max(32, triton.next_power_of_2(math.prod(size))))
+    wide = block if len(size) == 1 else min(wide, block, triton.next_power_of_2(size[-1]))
     tiles = -(-size[-1] // wide)
     if len(size) > 1:
         tiles *= -(-size[-2] // (block // wide)) * math.prod(size[:-2])
     chunk = next(n for n in (4, 3, 2, 1) if channels % n == 0)
     length, group = min(longest, tiles), channels
-    while length > 1 and warps * -(-tiles // length) < ENOUGH:
+    while length > 1 and warps * -(-tiles // length) < enough:
         length = -(-length // 2)
-    while group > chunk and warps * -(-tiles // length) * -(-channels // group) < ENOUGH:
+    while group > chunk and warps * -(-tiles // length) * -(-channels // group) < enough:
         group = max(chunk, group // 2 // chunk * chunk)
     return Cut(block, wide, tiles, length, -(-tiles // length), group, -(-channels // group), chunk)
 
@@ -114,7 +119,7 @@ def forward(
     out = torch.empty((samples, batch, channels, *size), dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    c = cut(size, channels, samples * batch)
+    c = cut(size, channels, samples * batch, kind=kind)
     numbers = (
         *_frame(size, x),
         *_strides(out, 3),
@@ -178,12 +183,14 @@ def _to_where(problem: Problem) -> Tensor:
     if mode == "nearest" or grad.numel() == 0:
         return torch.zeros(where.shape, dtype=where.dtype, device=where.device)
     samples, batch = where.shape[:2]
-    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch)
+    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch, kind=kind)
     if kind in ("stored", "displaced"):
         into = where.new_empty((c.groups, *where.shape))
         _backward(problem, c, into=into, into_strides=(*into.stride()[:3], 0))
         return into[0] if c.groups == 1 else into.sum(0)
     into = where.new_empty((c.groups, samples, batch, c.runs, where.shape[2]))
+    if kind == "cpab":  # pixels add to it
+        into.zero_()
     _backward(problem, c, into=into, into_strides=into.stride()[:4])
     return into.sum((0, 3))  # the second step of a sum whose order is fixed
 
@@ -193,7 +200,7 @@ def _to_image(problem: Problem) -> Tensor:
     if grad.numel() == 0:
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     samples, batch = where.shape[:2]
-    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch)
+    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch, kind=kind)
     if torch.are_deterministic_algorithms_enabled():
         # Whole numbers add up to the same sum in any order. No pixel gets more than every output pixel's gradient once,
         # so 2^62 is never passed; a gradient that is not finite makes the unit, and so the result, not finite.

@@ -128,11 +128,13 @@ def warp(
     Arguments:
         x: The arrays, with any strides.
         where: What the coordinate function needs, float32: the homogeneous matrices (S, B, (k + 1)²), row by row
-            (projective ones perhaps followed by a window), the parameters (S, B, m k) of m functions, or the places
-            themselves or displacements, (S, B, k, *size).
+            (projective ones perhaps followed by a window), the parameters (S, B, m k) of m functions, the
+            velocities of :func:`pstn.kernels.lattice.lattice`, or the places themselves or displacements,
+            (S, B, k, *size).
         table: What all warps share, float32: the m functions at all pixels, (m, *size). None otherwise.
         fill: The value outside a channel, (C,), or None for zero.
-        kind: The coordinate function: ``"affine"``, ``"projective"``, ``"linear"``, ``"displaced"`` or ``"stored"``.
+        kind: The coordinate function: ``"affine"``, ``"projective"``, ``"linear"``, ``"cpab"``, ``"displaced"`` or
+            ``"stored"``.
         size: The output's spatial size.
         padding: ``"fill"``, ``"border"`` or ``"reflect"``.
         mode: ``"linear"`` or ``"nearest"``.

@@ -223,7 +223,7 @@ def warp_backward(
                             tl.atomic_add(spot, part, mask=inside[k], sem="relaxed")
             if into is not None:
                 g = position_gradient(fraction, slope, dots, NDIM)
-                sums = PULL(sums, theta, source, steps, pixel, p, live, g, into, size, NDIM, COUNT)
+                sums = PULL(sums, theta, source, steps, pixel, p, u, live, g, into, size, NDIM, COUNT)
             corner = next_tile(corner, size, WIDE, BLOCK, NDIM)
         if into is not None:
             FINISH(sums, into, COUNT)

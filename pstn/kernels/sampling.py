@@ -12,6 +12,8 @@ import triton.language as tl
 
 #: as in :mod:`pstn.grid`: positions are clamped here, far outside is far outside
 FAR = tl.constexpr(1e4)
+#: a place that is not a number gives a value that is none
+NAN = tl.constexpr(tl.PropagateNan.ALL)
 #: adding and taking away 1.5 · 2^23 rounds a float32 to the nearest whole number, halves to even, as torch does
 ROUND = tl.constexpr(12582912.0)
 
@@ -86,7 +88,7 @@ def locate(u, n, PADDING: tl.constexpr, NEAREST: tl.constexpr):
     slope = half
     if PADDING == "reflect":
         slope = tl.where(tl.abs(u) <= FAR, half, 0.0)
-        u = tl.minimum(tl.maximum(u, -FAR), FAR)
+        u = tl.minimum(tl.maximum(u, -FAR, NAN), FAR, NAN)
     at = u * half + (half - 0.5)
     if PADDING == "reflect":
         beyond = tl.abs(at + 0.5)
@@ -97,10 +99,10 @@ def locate(u, n, PADDING: tl.constexpr, NEAREST: tl.constexpr):
         at = tl.where(back, n - rest, rest) - 0.5
     if PADDING == "fill":
         # two pixels outside is as outside as any, and a small whole number
-        at = tl.minimum(tl.maximum(at, -2.0), n + 1.0)
+        at = tl.minimum(tl.maximum(at, -2.0, NAN), n + 1.0, NAN)
     else:
         slope = tl.where((at > 0) & (at < n - 1), slope, 0.0)
-        at = tl.minimum(tl.maximum(at, 0.0), n - 1.0)
+        at = tl.minimum(tl.maximum(at, 0.0, NAN), n - 1.0, NAN)
     low = ((at + ROUND) - ROUND if NEAREST else tl.floor(at)).to(tl.int32)
     return low, at - low.to(tl.float32), slope
 

@@ -72,8 +72,8 @@ def fit(
 
     A run is a function of the model's weights, the data and the settings: everything drawn in it, dropout and
     augmentation included, comes from streams seeded by ``config.seed``, which are part of each checkpoint. A run that
-    was killed and is started again with the same arguments goes on from its last checkpoint and, on the CPU, ends in
-    the same weights to the last bit. Ctrl-C and SIGTERM write a checkpoint first.
+    was killed and is started again with the same arguments goes on from its last checkpoint and, on the CPU with as
+    many threads, ends in the same weights to the last bit. Ctrl-C and SIGTERM write a checkpoint first.
 
     Arguments:
         model: Called as ``model(x, samples=S)``, returns a :class:`pstn.stn.Output`; trained in place.

@@ -19,7 +19,7 @@ from pstn.train import CheckpointError, fit, save_model
 CHILD = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-torch.set_num_threads(1)
+torch.set_num_threads(int(sys.argv[3]))
 from subject import LONG, make_data, make_model
 from pstn.train import fit
 fit(make_model(), make_data(), make_data(15, seed=1), LONG, directory=sys.argv[2])
@@ -151,8 +151,10 @@ def test_a_killed_process_goes_on_where_it_was(tmp_path):
     """SIGKILL at a random moment, most likely in the middle of writing a checkpoint: the weights end the same."""
     folder = tmp_path / "killed"
     checkpoint = folder / "checkpoint.safetensors"
-    command = [sys.executable, "-c", CHILD, str(Path(__file__).parent), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    # sums are split between threads, so the last bit depends on how many there are
+    threads = str(torch.get_num_threads())
+    command = [sys.executable, "-c", CHILD, str(Path(__file__).parent), str(folder), threads]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     child = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     while not checkpoint.exists():
         assert child.poll() is None, child.stderr.read().decode()

@@ -1,0 +1,156 @@
+"""The fused CPAB warp against the torch walk in float64: positions, values and gradients."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from pstn import kernels
+from pstn.families.cpab import CPAB
+from pstn.kernels import cpab
+from pstn.kernels.lattice import lattice
+from pstn.warp import warp
+
+
+@triton.jit
+def place(out, points, where, count, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    k = tl.arange(0, BLOCK)
+    live = k < count
+    p = (tl.load(points + 2 * k, mask=live, other=0.0), tl.load(points + 2 * k + 1, mask=live, other=0.0))
+    u = cpab.place(cpab.read(where, (1,), 2, COUNT), where, (1,), (k, k), p, live, 2, COUNT)
+    tl.store(out + 2 * k, u[0], mask=live)
+    tl.store(out + 2 * k + 1, u[1], mask=live)
+
+
+def moved(family, theta, points):
+    """Where one field's kernel sends points."""
+    where = lattice(family, theta.view(1, 1, -1))
+    out = torch.full_like(points, torch.inf)
+    block = triton.next_power_of_2(len(points))
+    place[(1,)](out, points.contiguous(), where, len(points), where.shape[-1], block)
+    return out
+
+
+def draw(family, *batch, spread=0.3, seed=0):
+    torch.manual_seed(seed)
+    return spread * family.prior(0.5, 1.0).sample(batch)
+
+
+def differentiated(x, family, theta, **options):
+    x, theta = x.detach().requires_grad_(), theta.detach().requires_grad_()
+    out = warp(x, family, theta, **options)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).to(out.dtype)
+    return out, *torch.autograd.grad(out, (x, theta), weights)
+
+
+def check(x, family, theta, tolerance=1e-5, **options):
+    found = differentiated(x, family, theta, **options)
+    truth = differentiated(x.double(), family, theta.double(), **options)
+    for name, a, b in zip(("values", "gradient to x", "gradient to theta"), found, truth, strict=True):
+        error = (a.double() - b).abs().max() / b.abs().max()
+        assert error < tolerance, (name, error)
+
+
+@pytest.mark.parametrize("zero_boundary", [True, False])
+@pytest.mark.parametrize("cells", [(1, 1), (3, 2)])
+def test_positions_inside_on_every_edge_and_outside(cells, zero_boundary):
+    family = CPAB(cells, zero_boundary=zero_boundary)
+    theta = draw(family, seed=1)
+    nodes = family.mesh.nodes.float()
+    corner = family.mesh.corners[: family.mesh.inside].float()
+    middles = (corner + corner.roll(1, 1)).flatten(0, 1) / 2
+    points = torch.cat([nodes, middles, 2.4 * torch.rand(40, 2) - 1.2])
+    truth = family(theta.double(), points.double())
+    assert (truth - points).abs().max() > 0.1
+    assert (moved(family, theta, points) - truth).abs().max() < 5e-7
+
+
+def test_half_the_domain_is_crossed_exactly():
+    family = CPAB((4, 4))
+    theta, points = draw(family, spread=0.7, seed=3), 2 * torch.rand(64, 2) - 1
+    truth = family(theta.double(), points.double())
+    assert (truth - points).abs().max() > 1
+    assert (moved(family, theta, points) - truth).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("cells", "zero_boundary", "options"),
+    [((2, 2), True, {}), ((1, 2), False, {"padding": "border"}), ((3, 2), True, {"fill": 0.5, "size": (5, 10)})],
+)
+def test_values_and_gradients(cells, zero_boundary, options):
+    family = CPAB(cells, zero_boundary=zero_boundary)
+    samples = 1 if "size" in options else 2  # (5, 10) is four tiles in as many runs
+    check(torch.rand(3 - samples, 2, 5, 6), family, draw(family, samples, 3 - samples), **options)
+
+
+def test_volume_preserving():
+    family = CPAB((2, 2), volume_preserving=True)
+    check(torch.rand(1, 1, 5, 6), family, draw(family, 1, 1))
+
+
+def test_zero_is_the_identity_with_a_gradient():
+    family, x = CPAB((2, 2)), torch.rand(1, 1, 5, 6)
+    theta = family.zeros(1)
+    assert (warp(x, family, theta) - x).abs().max() < 1e-5
+    check(x, family, theta, size=(4, 5))  # at other places than pixels, where values have a kink
+
+
+@triton.jit
+def first_root(out, gap, first, second):
+    k = tl.arange(0, 1)
+    tl.store(out + k, cpab.root(tl.load(gap + k), tl.load(first + k), tl.load(second + k)))
+
+
+@pytest.mark.parametrize(
+    ("gap", "first", "second", "least", "most"),
+    [
+        (0.5, -1.0, 0.0, 0.5, 0.500001),
+        (0.5, -1.0, -1.0, 0.414, 0.415),
+        (0.5, 1.0, -1.0, 2.414, 2.415),
+        (0.5, -1.0, 2.0, 1e29, 1e31),
+        (0.5, 1.0, 1.0, 1e29, 1e31),
+        (0.5, 0.0, 0.0, 1e29, 1e31),
+        # beyond an edge and not leaving, but about to: some time passes
+        (-1e-3, 0.0, -3e-5, 1e-2, 1.0),
+        # at rest in a sink: speeds underflow, and the time must pass all the same
+        (-1e-43, 1e-41, -1e-39, 1e29, 1e31),
+        (-1e-3, -1e-41, -1e-39, 1e29, 1e31),
+    ],
+)
+def test_the_first_root_of_a_parabola(gap, first, second, least, most):
+    out = torch.zeros(1)
+    first_root[(1,)](out, *(torch.tensor([v]) for v in (gap, first, second)))
+    assert least <= out <= most
+
+
+def test_a_walk_that_does_not_end_is_not_a_number(monkeypatch):
+    monkeypatch.setattr(cpab, "MOST", tl.constexpr(1))
+    family = CPAB((2, 2))
+    with np.errstate(invalid="ignore"):
+        assert warp(torch.ones(1, 1, 3, 3), family, draw(family, 1, spread=1.0)).isnan().any()
+
+
+def test_what_the_kernel_leaves_to_the_walk_in_torch():
+    family, window = CPAB((2, 2)), torch.tensor([[1.0, 0.0, 0.0]])
+    theta = family.zeros(1, 1)
+
+    def kind(family, theta, size, window=None):
+        return kernels._where(family, theta, size, window)[0]
+
+    assert kind(family, theta, (3, 3)) == "cpab"
+    assert kind(family, theta, (3, 3), window) == "stored"
+    assert kind(CPAB(3), CPAB(3).zeros(1, 1), (3,)) == "stored"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert kind(family, theta, (3, 3)) == "stored"
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_compiles_without_a_graph_break():
+    family, x = CPAB((1, 1)), torch.rand(1, 1, 2, 2)
+    theta = draw(family, 1)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x, theta: warp(x, family, theta), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, theta), warp(x, family, theta))
