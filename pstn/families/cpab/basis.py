@@ -35,8 +35,8 @@ def basis(mesh: Tessellation, zero_boundary: bool, volume_preserving: bool) -> F
         torch.Size([34, 25, 2])
     """
     m, k = mesh.nodes.shape
-    free = mesh.nodes.abs() < 1 if zero_boundary else torch.ones(m, k, dtype=torch.bool)
-    single = torch.eye(m * k, dtype=torch.float64)[free.flatten()]
+    free = mesh.nodes.abs() < 1 if zero_boundary else torch.ones_like(mesh.nodes, dtype=torch.bool)
+    single = torch.eye(m * k).to(mesh.nodes)[free.flatten()]
     if volume_preserving and len(single):
         single = _orthonormal(_projector(_divergence(mesh)[:, free.flatten()])) @ single
     return single.reshape(-1, m, k)
@@ -45,15 +45,16 @@ def basis(mesh: Tessellation, zero_boundary: bool, volume_preserving: bool) -> F
 def _divergence(mesh: Tessellation) -> Float[Tensor, "c mk"]:
     """The divergence in each simplex of the domain, as a linear map of the nodal velocities."""
     m, k = mesh.nodes.shape
-    table = torch.zeros(mesh.inside, m, k, dtype=torch.float64)
+    table = mesh.nodes.new_zeros(mesh.inside, m, k)
     for j in range(k + 1):
-        table[torch.arange(mesh.inside), mesh.simplices[: mesh.inside, j]] = mesh.gradients[: mesh.inside, j]
+        index = mesh.simplices[: mesh.inside, j, None, None].expand(-1, 1, k)
+        table.scatter_(1, index, mesh.gradients[: mesh.inside, j, None])
     return table.flatten(1)
 
 
 def _projector(constraints: Tensor) -> Tensor:
     """The orthogonal projection onto what the constraints send to zero: unique, unlike a basis of it."""
-    return torch.eye(constraints.shape[1], dtype=torch.float64) - torch.linalg.pinv(constraints) @ constraints
+    return torch.eye(constraints.shape[1]).to(constraints) - torch.linalg.pinv(constraints) @ constraints
 
 
 def _orthonormal(vectors: Tensor) -> Tensor:

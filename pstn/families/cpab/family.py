@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -90,10 +91,10 @@ class CPAB(Family):
 
     def move(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n k"]:
         """The points after unit time."""
-        return self._integrate(self.nodal(theta), points, theta.dtype)[0]
+        return self._integrate(self.nodal(theta), points, theta.dtype)
 
     def flow(
-        self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"], times: Float[Tensor, "t"]
+        self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"], times: Float[Tensor, " t"]
     ) -> Float[Tensor, "t *b n k"]:
         r"""The points at several times; negative times go back, time 1 is :math:`T_\theta`.
 
@@ -107,7 +108,7 @@ class CPAB(Family):
         """
         nodal = self.nodal(self.bounded(theta))
         # a field that is twice as fast gets there in half the time
-        return self._integrate(nodal * times.double().view(-1, *[1] * nodal.ndim), points, theta.dtype)[0]
+        return self._integrate(nodal * times.double().view(-1, *[1] * nodal.ndim), points, theta.dtype)
 
     def log_det(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n"]:
         r"""The logarithm of :math:`|\det dT_\theta / dp|`: the divergence, integrated along the way.
@@ -119,7 +120,7 @@ class CPAB(Family):
         Returns:
             The log-determinants, with shape (*b, n), with gradients to both.
         """
-        return self._integrate(self.nodal(self.bounded(theta)), points, theta.dtype)[1]
+        return self._integrate(self.nodal(self.bounded(theta)), points, theta.dtype, volume=True)
 
     def velocity(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n k"]:
         r"""The velocity :math:`v_\theta(p)`.
@@ -151,7 +152,13 @@ class CPAB(Family):
         return self(-theta, points)
 
     def prior(
-        self, length_scale: float = 0.5, variance: float = 0.04, *, on: On = "nodes", nugget: float = 1e-4
+        self,
+        length_scale: float = 0.5,
+        variance: float = 0.04,
+        *,
+        on: On = "nodes",
+        nugget: float = 1e-4,
+        device: torch.device | str | None = None,
     ) -> MultivariateNormal:
         r"""The smoothness prior: a Gaussian on :math:`\theta` under which neighbouring velocities are correlated.
 
@@ -164,6 +171,7 @@ class CPAB(Family):
             on: ``"nodes"``: a Gaussian process on the velocities. ``"cells"``: the paper's, on the coefficients of the
                 cells' affine maps.
             nugget: The part of the variance that is independent; it keeps the covariance well-conditioned.
+            device: Where the distribution lives.
 
         References:
             Freifeld, Hauberg, Batmanghelich and Fisher, Transformations Based on Continuous Piecewise-Affine Velocity
@@ -173,19 +181,20 @@ class CPAB(Family):
             >>> CPAB((3, 3)).prior(length_scale=0.5, variance=0.04).sample((8,)).shape
             torch.Size([8, 34])
         """
-        found = covariance(self.mesh, self.basis, length_scale, variance, on, nugget)
-        dtype = torch.get_default_dtype()
-        return MultivariateNormal(torch.zeros(self.dim, dtype=dtype), scale_tril=torch.linalg.cholesky(found).to(dtype))
+        found = torch.linalg.cholesky(covariance(self.mesh, self.basis, length_scale, variance, on, nugget))
+        found = found.to(dtype=torch.get_default_dtype(), device=device)
+        return MultivariateNormal(found.new_zeros(self.dim), scale_tril=found)
 
-    def _integrate(self, nodal: Tensor, points: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _integrate(self, nodal: Tensor, points: Tensor, dtype: torch.dtype, volume: bool = False) -> Tensor:
+        """The points after unit time, or the log-determinants there."""
         dtype = torch.promote_types(dtype, points.dtype)
         shape = torch.broadcast_shapes(nodal.shape[:-2], points.shape[:-2])
-        nodal = nodal.expand(*shape, *nodal.shape[-2:]).reshape(-1, *nodal.shape[-2:])
-        if points.ndim > 2:
-            points = points.expand(*shape, *points.shape[-2:])
-        points = points.double().reshape(-1, *points.shape[-2:])
-        end, swell = flow(nodal, points, self.cells)
-        return end.reshape(*shape, *end.shape[1:]).to(dtype), swell.reshape(*shape, -1).to(dtype)
+        nodal = nodal.expand(*shape, *nodal.shape[-2:]).reshape(math.prod(shape), *nodal.shape[-2:])
+        own = shape if points.ndim > 2 else (1,)  # points that all fields share stay one set
+        points = points.double().expand(*own, *points.shape[-2:]).reshape(math.prod(own), *points.shape[-2:])
+        end, swell = flow(nodal, points, self.cells, volume)
+        found = swell if volume and swell is not None else end
+        return found.reshape(*shape, *found.shape[1:]).to(dtype)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows inside the brackets."""

@@ -46,7 +46,7 @@ def covariance(
         kernel = _kernel((corners.mean(1) + 1) / 2, length_scale)
         found = torch.einsum("dcab,ce,feab->df", back, kernel, back)
     found = variance * found
-    return (found + found.T) / 2 + nugget * found.diagonal().mean() * torch.eye(len(found), dtype=found.dtype)
+    return (found + found.T) / 2 + nugget * found.diagonal().mean() * torch.eye(len(found)).to(found)
 
 
 def _kernel(x: Tensor, length_scale: float) -> Tensor:

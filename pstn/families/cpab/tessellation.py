@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ class Tessellation:
         """The same tables on another device; they stay in float64 whatever a module is cast to."""
         return self if device == self.nodes.device else _copy(self, device)
 
-    def locate(self, points: Float[Tensor, "n k"]) -> tuple[Int[Tensor, "n"], Float[Tensor, "k+1 n"]]:
+    def locate(self, points: Float[Tensor, "n k"]) -> tuple[Int[Tensor, " n"], Float[Tensor, "k+1 n"]]:
         """A simplex that holds each point, and the point's barycentric coordinates in it, which points come first."""
         boxes = torch.tensor(self.boxes, dtype=points.dtype, device=points.device)
         cell = (points + 1) * (boxes / 2)
@@ -77,7 +78,8 @@ class Tessellation:
 @lru_cache(maxsize=64)
 def _copy(mesh: Tessellation, device: torch.device) -> Tessellation:
     tables = {f.name: getattr(mesh, f.name) for f in fields(mesh)}
-    return replace(mesh, **{name: t.to(device) for name, t in tables.items() if isinstance(t, Tensor)})
+    moved: dict[str, Any] = {name: t.to(device) for name, t in tables.items() if isinstance(t, Tensor)}
+    return replace(mesh, **moved)
 
 
 @lru_cache(maxsize=64)

@@ -1,13 +1,5 @@
 r"""The exact flow of a continuous piecewise-affine field: from simplex to simplex, and back again for the gradient.
 
-In a simplex the barycentric coordinates obey :math:`\dot b = M b`. By Cayley and Hamilton, with
-:math:`M^{k+1} = \sum_j P_j M^{k+1-j}`, the solution needs k scalar functions only,
-:math:`b(s) = b + \sum_{i=1}^k f_i(s) M^i b`. All of them come from one, with
-:math:`\beta^{(k)} = 1 + \sum_j P_j \beta^{(k-j)}` and :math:`\beta(0) = \dots = \beta^{(k-1)}(0) = 0`:
-:math:`f_{k-m} = \beta^{(m)} - \sum_{j \le m} P_j \beta^{(m-j)}`. Its Taylor series has no small denominators, so zero,
-nilpotent and singular matrices are nothing special. Time is measured in steps: :math:`p_j = P_j s^j`, :math:`F_i = f_i
-/ s^i`, :math:`D_i = s^i M^i b`.
-
 The field is continuous, so the time at which a face is crossed has no influence on the derivative of the end point: the
 gradient is the adjoint equation along the same path. The divergence does jump, and log-determinants feel the time.
 """
@@ -20,281 +12,310 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pstn.families.cpab.cell import (
+    REACH,
+    characteristic,
+    combine,
+    differentiate,
+    matmul,
+    matvec,
+    sensitivities,
+    solution,
+)
 from pstn.families.cpab.tessellation import Tessellation
 
-#: The longest step, in units of 1 / spectral radius.
-_REACH = 1.0
+#: The order of a polynomial that estimates the time to a face; it only has to be near.
+ORDER = 6
 #: How far beyond a face a crossing may end, in barycentric coordinates. A face is aimed at with half of it: what
 #: rounding does to a tangential field is far smaller, so a point cannot cross to and fro.
-_SLACK = 2.0**-46
-#: Newton steps towards a face. Whatever they miss is caught: the step is shortened, or the next one finishes it.
-_NEWTON = 3
+SLACK = 2.0**-46
+#: The part of a step that is corrected without evaluating the series again: its cube is nothing.
+NEAR = 1e-5
 
 
-@dataclass
 class Field:
     """The affine maps of all simplices of a batch of fields: row b · c + i is simplex i of field b.
 
-    ``rates`` M is (k + 1, k + 1, rows); ``invariants`` P are (k, rows); ``radius`` bounds the spectral radius.
+    ``rates`` M is (k + 1, k + 1, rows), ``invariants`` P are (k, rows), ``radius`` bounds the spectral radius, (rows).
     """
 
-    mesh: Tessellation
-    rates: Tensor
-    invariants: Tensor
-    radius: Tensor
-
-    @classmethod
-    def of(cls, nodal: Tensor, mesh: Tessellation) -> Field:
-        """The field with the given velocities at the nodes, (b, m, k)."""
+    def __init__(self, nodal: Tensor, mesh: Tessellation) -> None:
         k = mesh.ndim
+        self.mesh, self.nodal = mesh, nodal
         # Corners at infinity do not move.
-        velocity = torch.cat([nodal, nodal.new_zeros(len(nodal), 2 * k, k)], dim=1)[:, mesh.simplices]
-        rates = torch.einsum("cia,bcja->ijbc", mesh.gradients, velocity).flatten(2)
-        invariants = torch.stack(_invariants(rates, k))
-        radius = sum(invariants[j].abs() ** (1 / (j + 1)) for j in range(k))
-        return cls(mesh, rates, invariants, torch.as_tensor(radius))
+        velocity = torch.nn.functional.pad(nodal, (0, 0, 0, 2 * k))[:, mesh.simplices]
+        self.rates = torch.einsum("cia,bcja->ijbc", mesh.gradients, velocity).flatten(2)
+        self.invariants = torch.stack(characteristic(self.rates, k))
+        roots = [p.abs() ** (1 / j) for j, p in enumerate(self.invariants, 1)]
+        self.radius = torch.stack(roots).sum(0)
+        self._table = torch.cat([self.rates.flatten(0, 1), self.invariants, self.radius[None]])
+        self._handover = mesh.handover.flatten(0, 1).flatten(1).T.contiguous()
+        self._onward = (mesh.neighbours - torch.arange(len(mesh.simplices), device=nodal.device)[:, None]).flatten()
 
-    def pull_back(self, rates: Tensor, invariants: Tensor, batch: int) -> Tensor:
-        """The gradient to the nodal velocities from those to ``rates`` and ``invariants``."""
-        k, mesh = self.mesh.ndim, self.mesh
-        m = self.rates
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rates, invariants and radius of the given rows."""
+        k, found = self.mesh.ndim, self._table.gather(1, rows.expand(len(self._table), -1))
+        split = (k + 1) ** 2
+        return found[:split].unflatten(0, (k + 1, k + 1)), found[split:-1], found[-1]
+
+    def crossing(self, rows: Tensor, faces: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows behind the faces, and the matrices that hand the coordinates over, (k + 1, k + 1, n)."""
+        k = self.mesh.ndim
+        key = (rows % len(self.mesh.simplices)) * (k + 1) + faces
+        matrix = self._handover.gather(1, key.expand(len(self._handover), -1))
+        return rows + self._onward[key], matrix.unflatten(0, (k + 1, k + 1))
+
+    def pull_back(self, rates: Tensor, invariants: Tensor) -> Tensor:
+        """The gradient to the nodal velocities, from those to ``rates`` and ``invariants``."""
+        k, mesh, m = self.mesh.ndim, self.mesh, self.rates
         # dP_j / dM is the transpose of M^(j-1) - P_1 M^(j-2) - ... - P_(j-1)
-        power = torch.eye(k + 1, dtype=m.dtype, device=m.device)[..., None].expand_as(m)
-        slope = power
+        one = torch.eye(k + 1, dtype=m.dtype, device=m.device)[..., None]
+        slope = one.expand_as(m)
         rates = rates + invariants[0] * slope
         for j in range(1, k):
-            slope = torch.einsum("ijr,jlr->ilr", slope, m) - self.invariants[j - 1] * power
+            slope = matmul(slope, m) - self.invariants[j - 1] * one
             rates = rates + invariants[j] * slope.transpose(0, 1)
-        corner = torch.einsum("cia,ijbc->bcja", mesh.gradients, rates.unflatten(-1, (batch, -1)))
-        nodal = m.new_zeros(batch, len(mesh.nodes) + 2 * k, k)
+        corner = torch.einsum("cia,ijbc->bcja", mesh.gradients, rates.unflatten(-1, (len(self.nodal), -1)))
+        nodal = m.new_zeros(len(self.nodal), len(mesh.nodes) + 2 * k, k)
         nodal.index_add_(1, mesh.simplices.flatten(), corner.flatten(1, 2))
         return nodal[:, : len(mesh.nodes)]
 
 
 @dataclass
 class Step:
-    """One step of the points ``ids``: from ``b`` in simplices ``rows`` for a time ``s`` (0 for a step taken back)."""
+    """One step of the points ``ids``: from ``b`` in simplices ``rows`` for a time ``s`` (0 for a step taken back).
+
+    Those at ``crossing`` then leave through ``faces``, at ``speed``.
+    """
 
     ids: Tensor
     rows: Tensor
     b: Tensor
     s: Tensor
-    coefficients: list[Tensor]
+    functions: list[Tensor]
     crossing: Tensor
     faces: Tensor
     speed: Tensor
 
 
-def walk(field: Field, rows: Tensor, b: Tensor, tape: list[Step] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+@dataclass
+class Tape:
+    """A walk, written down for its adjoint: the simplices where it starts and ends, and the steps."""
+
+    start: Tensor
+    end: Tensor
+    steps: list[Step]
+
+
+def carry(field: Field, rows: Tensor, b: Tensor, record: bool = False) -> tuple[Tensor, Tensor, Tape]:
     """Carry points along the field for unit time.
 
     Arguments:
         field: The field.
         rows: The simplex of each point, as a row of the field.
         b: The points' barycentric coordinates, (k + 1, n).
-        tape: Where to write down the steps, for :func:`retrace`.
+        record: Whether to write the steps down, for :func:`retrace`.
 
     Returns:
-        The simplices and the coordinates of the end points, and the integral of the divergence along the way.
+        The end points (n, k), the integral of the divergence along the way (n), and the tape, empty if not recorded.
     """
-    mesh, k = field.mesh, field.mesh.ndim
-    simplices, handover = len(mesh.simplices), mesh.handover.flatten(0, 1)
-    onward = (mesh.neighbours - torch.arange(simplices, device=b.device)[:, None]).flatten()
-    end_rows, end_b, growth = rows.clone(), b.clone(), b.new_zeros(b.shape[1])
-    ids = torch.arange(b.shape[1], device=b.device)
-    left, reach = b.new_ones(b.shape[1]), b.new_full((b.shape[1],), torch.inf)
-    budget = _budget(field)
-    while len(ids):
-        if budget == 0:
-            raise RuntimeError(
-                f"a CPAB flow is not done after {_budget(field)} steps: {len(ids)} points are still on their way. This "
-                "should be impossible; please report the parameters"
-            )
-        budget -= 1
-        matrix, invariants, radius = field.rates[..., rows], field.invariants[:, rows], field.radius[rows]
-        rates = [(matrix * b).sum(1)]  # the derivatives of b
-        for _ in range(1, k):
-            rates.append((matrix * rates[-1]).sum(1))
-        limit = torch.minimum(torch.minimum(left, reach), _REACH / radius)
-        s, face = _aim(b, rates, invariants, limit)
-        coefficients = _coefficients(invariants, s, _terms(radius, s))
-        ahead, speed = _evaluate(b, rates, invariants, coefficients, s)
+    steps: list[Step] = []
+    ends, b, growth = _walk(field, rows, b, steps if record else None)
+    corners = field.mesh.corners[ends % len(field.mesh.simplices)]
+    return (corners * b.T[..., None]).sum(1), growth, Tape(rows, ends, steps)
 
-        # A cubic with the same values and slopes at both ends differs by at most the fourth derivative / 384, and lies
-        # above its Bernstein points: where those are inside, the whole step is, and no crossing was overlooked.
-        turn = radius * s
-        remainder = sum(turn ** (4 - i) * s**i * rate.abs() for i, rate in enumerate(rates, 1)) * (math.e / 384)
-        bernstein = torch.minimum(b + s * rates[0] / 3, ahead - s * speed / 3)
-        good = (torch.minimum(ahead, bernstein - remainder) >= b.clamp(max=0) - _SLACK).all(0)
+
+def _walk(field: Field, rows: Tensor, b: Tensor, tape: list[Step] | None) -> tuple[Tensor, Tensor, Tensor]:
+    k, ids = field.mesh.ndim, torch.arange(b.shape[1], device=b.device)
+    # Time left (none for points that are not finite: they stay), longest step to try, integral of the divergence
+    state = torch.stack([*b, b.isfinite().all(0).to(b), torch.full_like(b[0], torch.inf), torch.zeros_like(b[0])])
+    end_rows, end = rows.clone(), state.clone()
+    for _ in range(steps := budget(field)):
+        if not len(ids):
+            return end_rows, end[: k + 1], end[-1]
+        b, left, reach, growth = state[: k + 1], state[k + 1], state[k + 2], state[k + 3]
+        matrix, invariants, radius = field.at(rows)
+        rates = [matvec(matrix, b)]  # the derivatives of b
+        for _ in range(1, k):
+            rates.append(matvec(matrix, rates[-1]))
+        limit = torch.minimum(torch.minimum(left, reach), REACH / radius)
+        s, functions, face, height, speed = _aim(b, rates, invariants, radius, limit)
+        ahead = combine(functions, rates, b)
+        good = _inside(b, ahead, rates, combine(differentiate(functions, invariants), rates), radius, s)
+
         reach = torch.where(good, torch.inf, s / 2)
         s = torch.where(good, s, 0.0)
-        ahead = torch.where(good, ahead, b)
-        growth[ids] += s * invariants[0]
         left = left - s
-
-        out = speed.gather(0, face[None])[0]
-        crossing = good & (ahead.gather(0, face[None])[0] <= 0) & (out < 0) & (left > 0)
-        crossing = crossing.nonzero()[:, 0]
+        crossing = (good & (height <= 0) & (speed < 0) & (left > 0)).nonzero()[:, 0]
         face = face[crossing]
         if tape is not None:
-            tape.append(Step(ids, rows, b, s, coefficients, crossing, face, out[crossing]))
-        key = (rows[crossing] % simplices) * (k + 1) + face
-        ahead[:, crossing] = (handover[key] * ahead[:, crossing].T[:, None]).sum(-1).T
-        b, rows = ahead, rows.index_add(0, crossing, onward[key])
+            functions = [torch.where(good, f, 0.0) for f in functions]
+            tape.append(Step(ids, rows, b, s, functions, crossing, face, speed[crossing]))
+        state = torch.stack([*torch.where(good, ahead, b), left, reach, torch.addcmul(growth, s, invariants[0])])
+        behind, handover = field.crossing(rows[crossing], face)
+        rows = rows.scatter(0, crossing, behind)
+        where = crossing.expand(k + 1, -1)
+        state[: k + 1].scatter_(1, where, matvec(handover, state[: k + 1].gather(1, where)))
 
         done = left <= 0
-        if done.any():
-            over, on = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
-            end_rows[ids[over]], end_b[:, ids[over]] = rows[over], b[:, over]
-            ids, rows, b, left, reach = ids[on], rows[on], b[:, on], left[on], reach[on]
-    return end_rows, end_b, growth
+        over = done.nonzero()[:, 0]
+        if len(over):
+            there = ids[over]
+            end_rows[there] = rows[over]
+            end.scatter_(1, there.expand(k + 4, -1), state.gather(1, over.expand(k + 4, -1)))
+            on = (~done).nonzero()[:, 0]
+            ids, rows, state = ids[on], rows[on], state.gather(1, on.expand(k + 4, -1))
+    raise lost_error(steps, len(ids))
 
 
-def retrace(field: Field, tape: list[Step], pull: Tensor, growth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The adjoint of :func:`walk`: from gradients at the end to gradients at the start.
+def retrace(field: Field, tape: Tape, pull: Tensor, swell: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The adjoint of :func:`carry`: from gradients at the end to gradients at the start.
 
     Arguments:
         field: The field.
-        tape: What :func:`walk` wrote down.
-        pull: The gradient to the end points' coordinates, (k + 1, n).
-        growth: The gradient to the integral of the divergence, (n).
+        tape: What :func:`carry` wrote down.
+        pull: The gradient to the end points, (n, k).
+        swell: The gradient to the integral of the divergence, (n), or none.
 
     Returns:
-        The gradients to the field's rates, to its invariants, and to the coordinates at the start.
+        The gradients to the field's nodal velocities and to the points.
     """
-    mesh, k = field.mesh, field.mesh.ndim
-    simplices, handover = len(mesh.simplices), mesh.handover.flatten(0, 1)
-    onward = (mesh.neighbours - torch.arange(simplices, device=pull.device)[:, None]).flatten()
-    size = (k + 1) ** 2
-    total = field.rates.new_zeros(size + k, field.rates.shape[-1])
-    pull = pull.clone()
-    for step in reversed(tape):
-        rows, b, s = step.rows, step.b, step.s
-        back, swell = pull[:, step.ids], growth[step.ids]
-        key = (rows[step.crossing] % simplices) * (k + 1) + step.faces
-        there = (handover[key] * back[:, step.crossing].T[:, :, None]).sum(1).T
-        # A little later at the face: less time with this divergence, more with the next one's
+    k, mesh = field.mesh.ndim, field.mesh
+    pull = (mesh.corners[tape.end % len(mesh.simplices)] * pull[:, None]).sum(-1).T.contiguous()
+    total = torch.zeros_like(field.rates[:1, 0]).repeat((k + 1) ** 2 + k, 1)
+    for step in reversed(tape.steps):
+        rows, b, s, f = step.rows, step.b, step.s, step.functions
+        ids = step.ids.expand(k + 1, -1)
+        back = pull.gather(1, ids)
         here = rows[step.crossing]
-        jump = field.invariants[0, here] - field.invariants[0, here + onward[key]]
-        there[step.faces, torch.arange(len(here), device=here.device)] -= swell[step.crossing] * jump / step.speed
-        back[:, step.crossing] = there
+        there, handover = field.crossing(here, step.faces)
+        crossing = step.crossing.expand(k + 1, -1)
+        turned = matvec(handover.transpose(0, 1), back.gather(1, crossing))
+        if swell is not None:
+            # A little later at the face is a little more of this divergence, a little less of the next one's.
+            jump = (field.invariants[0][there] - field.invariants[0][here]) / step.speed
+            turned.scatter_add_(0, step.faces[None], (jump * swell[step.ids[step.crossing]])[None])
+        back.scatter_(1, crossing, turned)
 
-        matrix, invariants = field.rates[..., rows], field.invariants[:, rows]
+        matrix, invariants, _ = field.at(rows)
         forward, backward = [b], [back]
         for _ in range(k):
-            forward.append((matrix * forward[-1]).sum(1))
-            backward.append((matrix * backward[-1][:, None]).sum(0))
-        lengths = [s**i * f for i, f in enumerate(step.coefficients, 1)]
-        outer = sum(
-            backward[a][:, None] * sum(lengths[i] * forward[i - a] for i in range(a, k)) for a in range(k)
-        )
-        push = [s**i * (back * forward[i]).sum(0) for i in range(1, k + 1)]
-        slopes = _sensitivities(invariants, s, _terms(field.radius[rows], s))
-        kappa = [s ** (j + 1) * sum(push[i] * slopes[i][j] for i in range(k)) for j in range(k)]
-        kappa[0] = kappa[0] + swell * s
-        values = torch.cat([torch.as_tensor(outer).flatten(0, 1), torch.stack(kappa)])
+            forward.append(matvec(matrix, forward[-1]))
+            backward.append(matvec(matrix.transpose(0, 1), backward[-1]))
+        # b(s) = b + sum f_i M^i b, differentiated by M: in the powers, and in f through the invariants
+        values = torch.zeros_like(total[:, :1]).expand(-1, len(s)).clone()
+        outer = values[: (k + 1) ** 2].unflatten(0, (k + 1, k + 1))
+        for a in range(k):
+            outer.addcmul_(backward[a][:, None], combine(f[a:], forward)[None])
+        push = [(back * forward[i]).sum(0) for i in range(1, k + 1)]
+        for j, column in enumerate(sensitivities(invariants, s)):
+            values[(k + 1) ** 2 + j] = combine(column, push)
+        if swell is not None:
+            values[(k + 1) ** 2].addcmul_(swell[step.ids], s)
         total.scatter_add_(1, rows.expand_as(values), values)
-        pull[:, step.ids] = back + sum(f * m for f, m in zip(lengths, backward[1:], strict=True))
-    return total[:size].unflatten(0, (k + 1, k + 1)), total[size:], pull
+        pull.scatter_(1, ids, combine(f, backward[1:], back))
+    to_points = (mesh.gradients[tape.start % len(mesh.simplices)] * pull.T[..., None]).sum(1)
+    return field.pull_back(total[: (k + 1) ** 2].unflatten(0, (k + 1, k + 1)), total[(k + 1) ** 2 :]), to_points
 
 
-def _aim(b: Tensor, rates: list[Tensor], invariants: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-    """When a point leaves through a face, or ``limit`` if that comes first, and the likeliest face."""
-    first, second = rates[0], rates[1] if len(rates) > 1 else invariants[0] * rates[0]
-    gap = (b + _SLACK / 2).clamp(min=0)
-    # The first root of gap + first t + second t² / 2, without cancellation
-    square = first * first - 2 * gap * second
-    big = first.abs() + square.clamp(min=0).sqrt()
-    falling = torch.where(square >= 0, 2 * gap / big, torch.inf)
-    turning = torch.where(second < 0, big / -second, torch.inf)
-    s, face = torch.where(first < 0, falling, turning).min(0)
+def _aim(
+    b: Tensor, rates: list[Tensor], invariants: Tensor, radius: Tensor, limit: Tensor
+) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor]:
+    """The time at which points leave, at most ``limit``; f there; the face they head for, their height and speed."""
+    s, face = _first_root(b, rates, invariants, limit)
+    chosen = [b[0], *(rate[0] for rate in rates)]
+    for i in range(1, len(b)):
+        this = face == i
+        chosen = [torch.where(this, new[i], old) for new, old in zip((b, *rates), chosen, strict=True)]
+    start, heading = chosen[0] + SLACK / 2, chosen[1:]
     leaving = s < 1.25 * limit
     s = torch.minimum(s, limit)
-    start = b.gather(0, face[None])[0] + _SLACK / 2
-    slopes = [rate.gather(0, face[None])[0] for rate in rates]
-    for _ in range(_NEWTON):
-        value, slope = _evaluate(start, slopes, invariants, _coefficients(invariants, s, _TERMS), s)
-        better = (s - value / slope).clamp(min=0)
-        s = torch.where(leaving & (slope < 0), torch.minimum(better, limit), s)
-    return s, face
+    # Never less than half of the estimate: each step makes progress, or is found bad and cut.
+    better = torch.maximum(s + _estimate(start, heading, invariants, s), s / 2)
+    s = torch.where(leaving, torch.minimum(better, limit), s)
+
+    functions = solution(invariants, s)
+    slopes = differentiate(functions, invariants)
+    bends = differentiate(slopes, invariants, 0.0)
+    shift = _halley(combine(functions, heading, start), combine(slopes, heading), combine(bends, heading))
+    later = s + shift
+    near = leaving & (shift.abs() * (1 + radius * s) < NEAR * s) & (later <= limit)
+    shift = torch.where(near, shift, 0.0)
+    half = shift * shift / 2
+    functions = [combine([shift, half], [d, dd], f) for f, d, dd in zip(functions, slopes, bends, strict=True)]
+    speed = combine(differentiate(functions, invariants), heading)
+    return s + shift, functions, face, combine(functions, heading, chosen[0]), speed
 
 
-def _coefficients(invariants: Tensor, s: Tensor, terms: int) -> list[Tensor]:
-    """The functions F_1 ... F_k of the step s, by their series."""
-    k = len(invariants)
-    p = [c * s**j for j, c in enumerate(invariants, 1)]
-    sums, last = [torch.full_like(s, 1 / math.factorial(k - i)) for i in range(k)], [torch.ones_like(s)]
-    for n in range(k + 1, k + terms):
-        new = p[0] * last[0]
-        for q, w in zip(p[1:], last[1:], strict=False):
-            new.addcmul_(q, w)
-        for i, total in enumerate(sums):
-            total.add_(new, alpha=1 / math.factorial(n - i))
-        last = [new, *last[: k - 1]]
-    return [sums[m] - sum(p[j - 1] * sums[m - j] for j in range(1, m + 1)) for m in range(k - 1, -1, -1)]
+def _first_root(b: Tensor, rates: list[Tensor], invariants: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """When a parabola through the present meets a face, and which; in float32, since it is an estimate."""
+    gap, first = (b + SLACK / 2).clamp_(min=0).float(), rates[0].float()
+    second = rates[1].float() if len(rates) > 1 else (invariants[0] * rates[0]).float()
+    # The first root of gap + first t + second t² / 2, without cancellation
+    square = torch.addcmul(first * first, gap, second, value=-2)
+    big = square.clamp(min=0).sqrt_().add_(first.abs())
+    falling = (2 * gap / big).masked_fill_(square < 0, torch.inf)
+    # At zero there is nothing to turn back from; float32 has many such zeros.
+    turning = (big / -second).masked_fill_((second >= 0) | (big == 0), torch.inf)
+    times = torch.where(first < 0, falling, turning)
+    s, face = torch.fmin(times[0], limit.new_full((), torch.inf)), torch.zeros_like(limit, dtype=torch.long)
+    for i in range(1, len(b)):
+        face.masked_fill_(times[i] < s, i)
+        s = torch.fmin(s, times[i])
+    return s.to(limit), face
 
 
-def _evaluate(
-    b: Tensor, rates: list[Tensor], invariants: Tensor, coefficients: list[Tensor], s: Tensor
-) -> tuple[Tensor, Tensor]:
-    """b(s) and its derivative."""
-    k = len(rates)
-    terms = [rate * s**i for i, rate in enumerate(rates)]
-    ahead = b + s * sum(f * t for f, t in zip(coefficients, terms, strict=True))
-    before = [torch.ones_like(s), *coefficients[:-1]]
-    slopes = [before[i] + invariants[k - 1 - i] * s ** (k - i) * coefficients[-1] for i in range(k)]
-    return ahead, torch.as_tensor(sum(f * t for f, t in zip(slopes, terms, strict=True)))
+def _estimate(start: Tensor, heading: list[Tensor], invariants: Tensor, s: Tensor) -> Tensor:
+    """How far the root is from s, by a polynomial of low order."""
+    derivatives = [h.float() for h in heading]
+    p, t = invariants.float(), s.float()
+    while len(derivatives) < ORDER:
+        derivatives.append(combine(list(p), derivatives[::-1]))
+    value = slope = bend = torch.zeros_like(t)
+    for i in range(ORDER, 0, -1):
+        bend = torch.addcmul(slope, bend, t) if i < ORDER else bend
+        slope = torch.addcmul(value, slope, t) if i < ORDER else slope
+        value = torch.addcmul(derivatives[i - 1] / math.factorial(i), value, t)
+    return _halley(start.float() + value * t, torch.addcmul(value, slope, t), 2 * torch.addcmul(slope, bend, t)).to(s)
 
 
-def _sensitivities(invariants: Tensor, s: Tensor, terms: int) -> list[list[Tensor]]:
-    r"""How F_i changes with p_j.
+def _halley(value: Tensor, slope: Tensor, bend: Tensor) -> Tensor:
+    """The step to the root by Halley's method, and none where the function does not fall."""
+    step = value * slope / torch.addcmul(value * bend, slope, slope, value=-2).div_(2)
+    return torch.where((slope < 0) & (step.abs() < torch.inf), step, 0.0)
 
-    :math:`\partial \beta / \partial P_j = \gamma^{(k-j)}` where :math:`\gamma^{(k)} = \beta + \sum_j P_j
-    \gamma^{(k-j)}`: one more series. The rest is the definition of the f_i, differentiated.
+
+def _inside(b: Tensor, ahead: Tensor, rates: list[Tensor], speed: Tensor, radius: Tensor, s: Tensor) -> Tensor:
+    """Whether the whole step is inside the simplex, but for the slack.
+
+    A cubic with the same values and slopes at both ends differs by at most a fourth derivative / 384, and lies above
+    its Bernstein points: where these are inside, the way is, and no crossing was overlooked.
     """
-    k = len(invariants)
-    p = [c * s**j for j, c in enumerate(invariants, 1)]
-    gamma = [torch.full_like(s, 1 / math.factorial(2 * k - i)) for i in range(k)]
-    ws, qs = [torch.ones_like(s)], [torch.ones_like(s)]
-    for n in range(2 * k + 1, 2 * k + terms):
-        w, q = p[0] * ws[0], p[0] * qs[0]
-        for c, a, z in zip(p[1:], ws[1:], qs[1:], strict=False):
-            w.addcmul_(c, a)
-            q.addcmul_(c, z)
-        q += w
-        for i, total in enumerate(gamma):
-            total.add_(q, alpha=1 / math.factorial(n - i))
-        ws, qs = [w, *ws[: k - 1]], [q, *qs[: k - 1]]
-    slopes = []
-    for i in range(1, k + 1):
-        m = k - i
-        row = []
-        for j in range(1, k + 1):
-            if j <= m:
-                row.append(sum(p[a - 1] * gamma[k - j + m - a] for a in range(m + 1, k + 1)))
-            else:
-                row.append(gamma[k - j + m] - sum(p[a - 1] * gamma[k - j + m - a] for a in range(1, m + 1)))
-        slopes.append([torch.as_tensor(r) for r in row])
-    return slopes
+    third = s / 3
+    lowest = torch.minimum(torch.addcmul(b, third, rates[0]), torch.addcmul(ahead, third, speed, value=-1))
+    turn, length = radius * s, s * (math.e / 384)
+    for i, rate in enumerate(rates, 1):
+        lowest.addcmul_(turn ** (4 - i) * length, rate.abs(), value=-1)
+        length = length * s
+    lowest = torch.minimum(lowest, ahead).sub_(b.clamp(max=0))
+    return lowest.amin(0) >= -SLACK
 
 
-def _invariants(rates: Tensor, k: int) -> list[Tensor]:
-    """P_1 ... P_k of the characteristic polynomial, by Newton's identities."""
-    power, found = rates, []
-    for j in range(1, k + 1):
-        trace = power.diagonal().sum(-1)
-        found.append((trace - sum(found[i] * traces[j - 2 - i] for i in range(j - 1))) / j if j > 1 else trace)
-        traces = [*traces, trace] if j > 1 else [trace]
-        power = torch.einsum("ijr,jlr->ilr", power, rates)
-    return found
+def lost_error(steps: int, points: int) -> RuntimeError:
+    """What is raised when points are not there after more steps than they can need."""
+    return RuntimeError(
+        f"a CPAB flow is not done after {steps} steps: {points} points are still on their way. That should be "
+        "impossible; please report it with the parameters"
+    )
 
 
-def _terms(radius: Tensor, s: Tensor) -> int:
-    return _TERMS
+def budget(field: Field) -> int:
+    """More steps than any point can need.
 
-
-def _budget(field: Field) -> int:
-    return 1000
-
-
-_TERMS = 19
+    While the direction of the velocity turns by less than a right angle, a way crosses a line of the tessellation at
+    most once for each of its edges, so the number of crossings is finite; the velocity turns no faster than the
+    spectral radius. In practice a way crosses a few simplices for each box it passes and each quarter that it turns.
+    """
+    boxes = torch.tensor(field.mesh.boxes, dtype=field.rates.dtype, device=field.rates.device)
+    passed = (field.nodal.abs().amax(0).amax(0) * boxes).sum() if field.nodal.numel() else boxes.sum()
+    return 500 + 50 * int(field.radius.amax() + passed) if field.radius.numel() else 1
