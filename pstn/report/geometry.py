@@ -234,7 +234,7 @@ def _edges(panel: Any, family: CPAB, **style: Any) -> None:
 
         panel.add_collection(LineCollection(segments, colors=style["color"], linewidths=style["linewidth"]))
     else:
-        from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
+        from mpl_toolkits.mplot3d.art3d import Line3DCollection
 
         panel.add_collection3d(Line3DCollection(segments, colors=style["color"], linewidths=style["linewidth"]))
 

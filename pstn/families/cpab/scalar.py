@@ -145,17 +145,21 @@ def step(dims, rates, invariants, row, radius, b, limit, work):
     e1, e2, e3, start = work[1, face], work[2, face], work[3, face] if k == 3 else 0.0, b[face] + SLACK / 2
     if s < horizon:
         s = min(s, limit)
-        if s > 0:
-            s = min(max(s + estimate(dims, start, e1, e2, e3, p1, p2, p3, s), s / 2), limit)
         f1, f2, f3 = functions(dims, p1, p2, p3, s, radius * s)
-        g1, g2, g3 = slopes(dims, p1, p2, p3, f1, f2, f3, 1.0)
-        h1, h2, h3 = slopes(dims, p1, p2, p3, g1, g2, g3, 0.0)
-        value, slope = start + f1 * e1 + f2 * e2 + f3 * e3, g1 * e1 + g2 * e2 + g3 * e3
-        shift = halley(value, slope, h1 * e1 + h2 * e2 + h3 * e3)
-        if abs(shift) * (1 + radius * s) < NEAR * s and s + shift <= limit:
-            half = shift * shift / 2
+        # Halley's steps, for which f is carried on by its Taylor series: that is cheaper than the series from 0
+        for order in (7, 2):
+            g1, g2, g3 = slopes(dims, p1, p2, p3, f1, f2, f3, 1.0)
+            h1, h2, h3 = slopes(dims, p1, p2, p3, g1, g2, g3, 0.0)
+            value, slope = start + f1 * e1 + f2 * e2 + f3 * e3, g1 * e1 + g2 * e2 + g3 * e3
+            shift = halley(value, slope, h1 * e1 + h2 * e2 + h3 * e3)
+            if abs(shift) * (1 + radius * s) > (0.02 if order > 2 else NEAR) * s or s + shift > limit:
+                break
             s += shift
-            f1, f2, f3 = f1 + shift * g1 + half * h1, f2 + shift * g2 + half * h2, f3 + shift * g3 + half * h3
+            factor = shift
+            for n in range(order):
+                f1, f2, f3 = f1 + factor * g1, f2 + factor * g2, f3 + factor * g3
+                g1, g2, g3 = slopes(dims, p1, p2, p3, g1, g2, g3, 0.0)
+                factor *= shift / (n + 2)
     else:
         s = limit
         f1, f2, f3 = functions(dims, p1, p2, p3, s, radius * s)
