@@ -127,6 +127,11 @@ def test_ten_thousand_fields_are_monotone():
     assert (step > 0).float().mean() > 0.999  # rounding may merge points that are squeezed together
 
 
+def located(family, nodal, points):
+    where, b = family.mesh.locate(points)
+    return walk.Field(nodal, family.mesh), where[None], b[:, None]
+
+
 @pytest.mark.parametrize("zero", [True, False])
 def test_the_closed_form_agrees_with_the_walk(zero):
     """Two ways to integrate in 1-D, with steep cells, fixed points, nodes and points outside among the cases."""
@@ -137,8 +142,8 @@ def test_the_closed_form_agrees_with_the_walk(zero):
     nodal = family.nodal(theta)
     pull, swell = torch.randn_like(flow(nodal, points, (9,))[0]), torch.randn_like(nodal[:, :1, 0])
     swell = swell.expand(-1, points.shape[1])
-    field, rows, b = operators._start(nodal, points, (9,))
-    end, growth, tape = walk.carry(field, rows, b, record=True)
+    field, where, b = located(family, nodal, points[0])
+    end, growth, tape = walk.carry(field, where, b, record=True)
     to_nodal, to_points = walk.retrace(field, tape, pull.flatten(0, 1), swell.flatten())
     found, swollen = flow(nodal, points, (9,))
     torch.testing.assert_close(found.flatten(0, 1), end, rtol=0, atol=1e-13)
@@ -156,18 +161,18 @@ def test_the_compiled_walk_agrees_with_the_vectorised_one(cells, zero):
     family = CPAB(cells, zero)
     points = torch.cat([scatter(6, family.ndim, 1.2), family.mesh.nodes[:3], torch.full((1, family.ndim), torch.nan)])
     nodal = family.nodal(torch.cat([draw(family, 2, 1.0), family.zeros(1).double()]))
-    field, rows, b = operators._start(nodal, points[None], cells)
-    end, growth, tape = walk.carry(field, rows, b, record=True)
+    field, where, b = located(family, nodal, points)
+    end, growth, _ = walk.carry(field, where, b)
     with np.errstate(all="ignore"):
-        found, swollen, _ = compiled.carry(field, rows, b)
+        found, swollen, _ = compiled.carry(field, where, b)
     torch.testing.assert_close(found, end, rtol=0, atol=1e-13, equal_nan=True)
     torch.testing.assert_close(swollen, growth, rtol=0, atol=1e-12)
-    rows, b = rows.view(3, -1)[:, :-1].flatten(), b.view(len(b), 3, -1)[..., :-1].flatten(1)
-    tape = walk.carry(field, rows, b, record=True)[2]
-    pull, swell = torch.randn(len(rows), family.ndim).double(), torch.randn(len(rows)).double()
+    field, where, b = located(family, nodal, points[:-1])
+    end, swell, tape = walk.carry(field, where, b, record=True)
+    pull, swell = torch.randn_like(end), torch.randn_like(swell)
     expected = walk.retrace(field, tape, pull, swell)
     with np.errstate(all="ignore"):
-        slopes = compiled.retrace(field, compiled.carry(field, rows, b, record=True)[2], pull, swell)
+        slopes = compiled.retrace(field, compiled.carry(field, where, b, record=True)[2], pull, swell)
     for found, right in zip(slopes, expected, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
 

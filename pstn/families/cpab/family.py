@@ -27,7 +27,8 @@ class CPAB(Family):
     The velocity is continuous, affine on every cell, and linear in :math:`\theta`. Cells are intervals (1-D),
     triangles, four a rectangle (2-D), and tetrahedra, five a box (3-D). The flow is exact: in a cell the solution of a
     linear equation, from cell to cell by the root where the face is reached; no step size. The gradient is the adjoint
-    equation along the same way, exact as well. Everything is computed in float64, whatever the parameters are.
+    equation along the same way, exact as well. Everything is computed in float64, whatever the parameters are. On a CPU
+    the walk in 2-D and 3-D is some three times as fast where Numba is installed; the numbers are the same.
 
     :math:`\theta` are velocities at the nodes, in an orthonormal basis whose order and sign are fixed, so that saved
     models keep their meaning. Without constraints of volume, each parameter is one component at one node: the boxes'

@@ -43,8 +43,10 @@ def integrate(
         trip = travel(line, points[..., 0])
         return trip.end[..., None], trip.growth() if volume else None, (line, trip) if record else None
     engine: Any = compiled if use_numba and nodal.device.type == "cpu" else walk
-    field, rows, b = _start(nodal, points, boxes)
-    end, growth, steps = engine.carry(field, rows, b, record)
+    mesh = tessellation(boxes).on(nodal.device)
+    field = Field(nodal, mesh)
+    simplices, b = mesh.locate(points.flatten(0, 1))
+    end, growth, steps = engine.carry(field, simplices.view(points.shape[:2]), b.unflatten(1, points.shape[:2]), record)
     shape = (len(nodal), points.shape[1])
     return end.reshape(*shape, len(boxes)), growth.reshape(shape), (field, engine, steps) if record else None
 
@@ -62,17 +64,6 @@ def adjoint(
     swell = None if swell is None else swell.flatten()
     to_nodal, to_points = engine.retrace(field, steps, pull.flatten(0, 1), swell)
     return to_nodal, to_points.reshape(len(nodal), *points.shape[1:]).sum_to_size(points.shape)
-
-
-def _start(nodal: Tensor, points: Tensor, boxes: tuple[int, ...]) -> tuple[Field, Tensor, Tensor]:
-    """The field, and rows and coordinates of all points; points that are shared are located once."""
-    mesh = tessellation(boxes).on(nodal.device)
-    batch = len(nodal)
-    simplices, b = mesh.locate(points.flatten(0, 1))
-    if len(points) != batch:
-        simplices, b = simplices.repeat(batch), b.repeat(1, batch)
-    first = torch.arange(batch, device=points.device).repeat_interleave(points.shape[1]) * len(mesh.simplices)
-    return Field(nodal, mesh), first + simplices, b
 
 
 class _Flow(torch.autograd.Function):

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from pstn.families.cpab.cell import REACH, TERMS
+from pstn.families.cpab.cell import REACH
 from pstn.families.cpab.walk import NEAR, ORDER, SLACK
 
-#: Terms that the series need for a step up to i / 16 of the longest, and the inverse factorials in them.
+#: Terms that the series need for a step up to i / 32 of the longest, and the inverse factorials in them.
 NEEDED = np.array(
-    [next(n for n in range(2, TERMS + 9) if (REACH * (i + 1) / 16) ** n / math.factorial(n) < 1e-17) for i in range(16)]
+    [next(n for n in range(2, 40) if (REACH * (i + 1) / 32) ** n / math.factorial(n + 1) < 1e-17) for i in range(32)]
 )
-OVER = np.array([1 / math.factorial(n) for n in range(40)])
+OVER = np.array([1 / math.factorial(n) for n in range(48)])
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def functions(dims, p1, p2, p3, s, turn):
     q1, q2, q3 = p1 * s, p2 * s * s, p3 * s * s * s
     w1, w2, w3 = 1.0, 0.0, 0.0
     a0, a1, a2 = OVER[k], OVER[k - 1], OVER[k - 2]
-    for n in range(k + 1, k + NEEDED[min(15, int(turn * (16 / REACH)))]):
+    for n in range(k + 1, k + NEEDED[min(31, int(turn * (32 / REACH)))]):
         w1, w2, w3 = q1 * w1 + (q2 * w2 + q3 * w3), w1, w2
         a0 += w1 * OVER[n]
         a1 += w1 * OVER[n - 1]
@@ -71,7 +71,7 @@ def gammas(dims, p1, p2, p3, s, turn):
     w1, w2, w3 = 1.0, 0.0, 0.0
     g1, g2, g3 = 1.0, 0.0, 0.0
     a0, a1, a2 = OVER[2 * k], OVER[2 * k - 1], OVER[2 * k - 2]
-    for n in range(2 * k + 1, 2 * k + NEEDED[min(15, int(turn * (16 / REACH)))]):
+    for n in range(2 * k + 1, 2 * k + NEEDED[min(31, int(turn * (32 / REACH)))]):
         w1, w2, w3 = q1 * w1 + (q2 * w2 + q3 * w3), w1, w2
         g1, g2, g3 = q1 * g1 + (q2 * g2 + q3 * g3 + w1), g1, g2
         a0 += g1 * OVER[n]
@@ -145,21 +145,17 @@ def step(dims, rates, invariants, row, radius, b, limit, work):
     e1, e2, e3, start = work[1, face], work[2, face], work[3, face] if k == 3 else 0.0, b[face] + SLACK / 2
     if s < horizon:
         s = min(s, limit)
+        if s > 0:
+            s = min(max(s + estimate(dims, start, e1, e2, e3, p1, p2, p3, s), s / 2), limit)
         f1, f2, f3 = functions(dims, p1, p2, p3, s, radius * s)
-        # Halley's steps, for which f is carried on by its Taylor series: that is cheaper than the series from 0
-        for order in (7, 2):
-            g1, g2, g3 = slopes(dims, p1, p2, p3, f1, f2, f3, 1.0)
-            h1, h2, h3 = slopes(dims, p1, p2, p3, g1, g2, g3, 0.0)
-            value, slope = start + f1 * e1 + f2 * e2 + f3 * e3, g1 * e1 + g2 * e2 + g3 * e3
-            shift = halley(value, slope, h1 * e1 + h2 * e2 + h3 * e3)
-            if abs(shift) * (1 + radius * s) > (0.02 if order > 2 else NEAR) * s or s + shift > limit:
-                break
+        g1, g2, g3 = slopes(dims, p1, p2, p3, f1, f2, f3, 1.0)
+        h1, h2, h3 = slopes(dims, p1, p2, p3, g1, g2, g3, 0.0)
+        value, slope = start + f1 * e1 + f2 * e2 + f3 * e3, g1 * e1 + g2 * e2 + g3 * e3
+        shift = halley(value, slope, h1 * e1 + h2 * e2 + h3 * e3)
+        if abs(shift) * (1 + radius * s) < NEAR * s and s + shift <= limit:
+            half = shift * shift / 2
             s += shift
-            factor = shift
-            for n in range(order):
-                f1, f2, f3 = f1 + factor * g1, f2 + factor * g2, f3 + factor * g3
-                g1, g2, g3 = slopes(dims, p1, p2, p3, g1, g2, g3, 0.0)
-                factor *= shift / (n + 2)
+            f1, f2, f3 = f1 + shift * g1 + half * h1, f2 + shift * g2 + half * h2, f3 + shift * g3 + half * h3
     else:
         s = limit
         f1, f2, f3 = functions(dims, p1, p2, p3, s, radius * s)
@@ -277,9 +273,10 @@ def backward(
     backs,
     legs,
     marks,
+    base,
     total,
 ):
-    """Pull gradients back along the ways of :func:`forward`: to the points, and into the sums of each row."""
+    """Pull gradients back along the ways of :func:`forward`: to the points, and into the sums of rows from base on."""
     k, m = len(dims), len(dims) + 1
     work, mu, lam, simplices, end = np.empty((k + 1, m)), np.empty((k + 1, m)), np.empty(m), len(neighbours), 0
     for i in range(len(rows)):
@@ -326,7 +323,7 @@ def backward(
                     value = mu[0, a] * w0 + mu[1, a] * w1
                     if k == 3:
                         value += mu[2, a] * w2
-                    total[row, a * m + x] += value
+                    total[row - base, a * m + x] += value
                 push1 += mu[0, x] * work[1, x]
                 push2 += mu[0, x] * work[2, x]
                 lam[x] = mu[0, x] + f1 * mu[1, x] + f2 * mu[2, x]
@@ -336,12 +333,14 @@ def backward(
             if s > 0:
                 g0, g1, g2 = gammas(dims, p1, p2, p3, s, radii[row] * s)
                 if k == 2:
-                    total[row, m * m] += push1 * p2 * g0 + push2 * g1 + swell * s
-                    total[row, m * m + 1] += push1 * (g1 - p1 * g0) + push2 * g0
+                    total[row - base, m * m] += push1 * p2 * g0 + push2 * g1 + swell * s
+                    total[row - base, m * m + 1] += push1 * (g1 - p1 * g0) + push2 * g0
                 else:
-                    total[row, m * m] += push1 * p3 * g1 + push2 * (p2 * g1 + p3 * g0) + push3 * g2 + swell * s
-                    total[row, m * m + 1] += push1 * p3 * g0 + push2 * (g2 - p1 * g1) + push3 * g1
-                    total[row, m * m + 2] += push1 * (g2 - p1 * g1 - p2 * g0) + push2 * (g1 - p1 * g0) + push3 * g0
+                    total[row - base, m * m] += push1 * p3 * g1 + push2 * (p2 * g1 + p3 * g0) + push3 * g2 + swell * s
+                    total[row - base, m * m + 1] += push1 * p3 * g0 + push2 * (g2 - p1 * g1) + push3 * g1
+                    total[row - base, m * m + 2] += (
+                        push1 * (g2 - p1 * g1 - p2 * g0) + push2 * (g1 - p1 * g0) + push3 * g0
+                    )
         for x in range(k):
             value = 0.0
             for a in range(m):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,9 +49,15 @@ class Field:
         self.invariants = torch.stack(characteristic(self.rates, k))
         roots = [p.abs() ** (1 / j) for j, p in enumerate(self.invariants, 1)]
         self.radius = torch.stack(roots).sum(0)
-        self._table = torch.cat([self.rates.flatten(0, 1), self.invariants, self.radius[None]])
-        self._handover = mesh.handover.flatten(0, 1).flatten(1).T.contiguous()
-        self._onward = (mesh.neighbours - torch.arange(len(mesh.simplices), device=nodal.device)[:, None]).flatten()
+
+    @cached_property
+    def _table(self) -> Tensor:
+        return torch.cat([self.rates.flatten(0, 1), self.invariants, self.radius[None]])
+
+    @cached_property
+    def _behind(self) -> tuple[Tensor, Tensor]:
+        here = torch.arange(len(self.mesh.simplices), device=self.nodal.device)[:, None]
+        return (self.mesh.neighbours - here).flatten(), self.mesh.handover.flatten(0, 1).flatten(1).T.contiguous()
 
     def at(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rates, invariants and radius of the given rows."""
@@ -62,8 +69,8 @@ class Field:
         """The rows behind the faces, and the matrices that hand the coordinates over, (k + 1, k + 1, n)."""
         k = self.mesh.ndim
         key = (rows % len(self.mesh.simplices)) * (k + 1) + faces
-        matrix = self._handover.gather(1, key.expand(len(self._handover), -1))
-        return rows + self._onward[key], matrix.unflatten(0, (k + 1, k + 1))
+        onward, handover = self._behind
+        return rows + onward[key], handover.gather(1, key.expand(len(handover), -1)).unflatten(0, (k + 1, k + 1))
 
     def pull_back(self, rates: Tensor, invariants: Tensor) -> Tensor:
         """The gradient to the nodal velocities, from those to ``rates`` and ``invariants``."""
@@ -107,19 +114,23 @@ class Tape:
     steps: list[Step]
 
 
-def carry(field: Field, rows: Tensor, b: Tensor, record: bool = False) -> tuple[Tensor, Tensor, Tape]:
+def carry(field: Field, simplices: Tensor, b: Tensor, record: bool = False) -> tuple[Tensor, Tensor, Tape]:
     """Carry points along the field for unit time.
 
     Arguments:
-        field: The field.
-        rows: The simplex of each point, as a row of the field.
-        b: The points' barycentric coordinates, (k + 1, n).
+        field: The fields of a batch.
+        simplices: Where the points are, (b, n), or (1, n) if all fields have the same points.
+        b: Their barycentric coordinates, (k + 1, b, n) or (k + 1, 1, n).
         record: Whether to write the steps down, for :func:`retrace`.
 
     Returns:
-        The end points (n, k), the integral of the divergence along the way (n), and the tape, empty if not recorded.
+        The end points (b · n, k), the integral of the divergence along the way (b · n), and the tape, empty if not
+        recorded.
     """
     steps: list[Step] = []
+    batch, size = len(field.nodal), len(field.mesh.simplices)
+    rows = (torch.arange(batch, device=b.device)[:, None] * size + simplices).flatten()
+    b = b.expand(-1, batch, -1).flatten(1)
     ends, b, growth = _walk(field, rows, b, steps if record else None)
     corners = field.mesh.corners[ends % len(field.mesh.simplices)]
     return (corners * b.T[..., None]).sum(1), growth, Tape(rows, ends, steps)
@@ -174,8 +185,8 @@ def retrace(field: Field, tape: Tape, pull: Tensor, swell: Tensor | None) -> tup
     Arguments:
         field: The field.
         tape: What :func:`carry` wrote down.
-        pull: The gradient to the end points, (n, k).
-        swell: The gradient to the integral of the divergence, (n), or none.
+        pull: The gradient to the end points, (b · n, k).
+        swell: The gradient to the integral of the divergence, (b · n), or none.
 
     Returns:
         The gradients to the field's nodal velocities and to the points.
