@@ -20,6 +20,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import os
 import time
 import warnings
 from pathlib import Path
@@ -211,7 +212,10 @@ def main():
     for name in ("libcpab", "difw", "numba"):
         if importlib.util.find_spec(name):
             facts["versions"][name] = importlib.metadata.version(name)
-    facts["command"] = "python benchmarks/cpab.py" + (" --shipped" if arguments.shipped else "")
+    given = {"--threads": arguments.threads, "--repeats": arguments.repeats}
+    facts["command"] = " ".join(["python benchmarks/cpab.py", *(f"{name} {value}" for name, value in given.items())])
+    facts["command"] += " --shipped" if arguments.shipped else ""
+    facts["load"] = os.getloadavg()[0]  # what else the machine does
     facts["difw_flags"] = "as shipped" if arguments.shipped else "-O3"
 
     print(f"{facts['device']}, torch {torch.__version__}, difw {facts['difw_flags']}")
