@@ -137,7 +137,7 @@ def test_nothing_is_random(x):
 def test_squeezing_away_what_does_not_fit_gains_nothing():
     """The residual is measured on the series' own axis: it is the integral of (x - mean o T^-1)^2."""
     family = CPAB(8)
-    theta = family.prior(0.3, 0.3).sample((3,)).double()
+    theta = family.prior(0.3, 0.05).sample((3,)).double()
     length = 4000
     x = bent(3, length).double()
     target = bent(1, length, kind=1).double().expand(3, -1, -1)
