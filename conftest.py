@@ -9,6 +9,6 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def seeded():
+def seeded() -> None:
     """A test that fails, fails again."""
     torch.manual_seed(0)
