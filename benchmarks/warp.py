@@ -1,38 +1,44 @@
-"""The fused warp against affine_grid + grid_sample, kornia and the memory's speed, on one GPU.
+"""The warp against affine_grid + grid_sample, kornia and the memory's speed.
 
-    PYTHONPATH=. python benchmarks/warp.py --out benchmarks/results/warp.jsonl
+    python -m benchmarks.warp --out benchmarks/results/warp.jsonl
 
-Every row is checked against float64 on fresh random input before it is timed. A time is the median over repeats of
-device time a call, the queue filled ahead so that the host is not measured, and inputs and results taken in turn so
-that they do not stay in the cache. The floor is every input read once and every result written once at the speed of a
-large copy, measured in the same run.
+On a GPU it is the fused kernels. Every row is checked against float64 on fresh random input before it is timed. A time
+is the median over repeats of device time a call, the queue filled ahead so that the host is not measured, and inputs
+and results taken in turn so that they do not stay in the cache; ``host_ratio`` compares calls issued one after another.
+The floor is every input read once and every result written once at the speed of a large copy, measured in the same run.
+Peak memory is what a call holds at most beyond its inputs, ours as a part of the peer's; the result itself may be more
+than a third of that (``result_ratio``).
+
+On the CPU it is :func:`pstn.warp.warp`, from parameters on, beside the same on an image that was repeated S times;
+calls take turns, and the ratio is the median over turns.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
-import time
 import types
-from collections import deque
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import triton
 
+from benchmarks.timing import copy_speed, device_ms, extra_bytes, host_ms, launch_ms, multiply_speed, turns_ms
+from pstn.bench import script
 from pstn.families import TPS, Similarity
 from pstn.kernels import operators, reference
 from pstn.warp import warp
 
-CASES = [(256, 10, 1, 28), (256, 10, 3, 64), (64, 10, 3, 224), (64, 1, 3, 224)]
-WANT = {"forward": 10, "theta": 8, "theta+image": 3}
+DEVICES = ("cuda", "cpu")
 SEED = 0
+CASES = [(256, 10, 1, 28), (256, 10, 3, 64), (64, 10, 3, 224), (64, 1, 3, 224)]
+#: How cost grows: with the number of samples, and with the side.
+SWEEPS = {
+    "S": [(64, s, 3, 64) for s in (1, 2, 5, 10, 20, 50)],
+    "side": [(64, 10, 3, side) for side in (16, 32, 64, 128, 256)],
+}
+ON_CPU = [(64, 10, 1, 28), (64, 1, 1, 28), (16, 10, 3, 64), (16, 1, 3, 64), (4, 10, 3, 224), (8, 1, 3, 224)]
+WANT = {"forward": 10, "theta": 8, "theta+image": 3}
 
 
 def fused(x, matrix):
@@ -89,67 +95,6 @@ def step(function, job):
     return run
 
 
-def device_ms(run, sets, repeats=7):
-    """Median device time of a call in ms: the host runs ahead while the device waits."""
-    keep = deque(maxlen=len(sets))
-    for arguments in sets:
-        keep.append(run(*arguments))
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for n in range(12):
-        keep.append(run(*sets[n % len(sets)]))
-    ahead = time.perf_counter() - begin  # as long as the host takes to issue the calls, and more
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(int((2 * ahead + 1e-3) * 2e9))
-        start.record()
-        for n in range(12):
-            keep.append(run(*sets[n % len(sets)]))
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / 12)
-    return statistics.median(times)
-
-
-def host_ms(run, arguments, calls=50):
-    """Time of a call in ms when the host issues one after another, as an eager program does."""
-    run(*arguments)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(calls):
-        run(*arguments)
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / calls
-
-
-def extra_bytes(run, arguments):
-    """The most memory a call holds beyond what was there before."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run(*arguments)
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
-def copy_speed():
-    """Bytes a second of a large copy, read and written."""
-    a = torch.rand(2**29, device="cuda")
-    b = torch.empty_like(a)
-    return 2 * a.nbytes / (device_ms(lambda: b.copy_(a), [()] * 2) * 1e-3)
-
-
-def launches():
-    """How a warm call's own host time compares: µs to issue a forward pass of one small image."""
-    x, matrix = torch.rand(1, 1, 8, 8, device="cuda"), torch.eye(3, device="cuda").expand(1, 1, 3, 3)
-    return {name: 1e3 * host_ms(f, (x, matrix), 500) for name, f in (("ours", fused), ("torch", plain))}
-
-
 def random_inputs(b, s, c, side):
     x = torch.rand(b, c, side, side, device="cuda")
     theta = 0.2 * torch.randn(s, b, 4, device="cuda")
@@ -169,43 +114,113 @@ def worst_error(function, exact, x, places, cotangent, job):
     return max(((f.double() - t).abs().max() / t.abs().max()).item() for f, t in zip(found, truth, strict=True))
 
 
-def measure(case, job, functions, speed):
+def rows(device, quick):
+    """All rows of a device; on a GPU they begin with the facts that the roofline needs."""
+    if device == "cpu":
+        yield from cpu_rows(ON_CPU[:2] if quick else ON_CPU, 3 if quick else 41)
+        return
+    transforms = kornia_transforms()
+    speed = copy_speed()
+    yield {"facts": facts(speed), **small_row()}
+    functions = {"ours": fused, "torch": plain}
+    peers = functions if transforms is None else {**functions, "kornia": by_kornia(transforms)}
+    for case in CASES[:1] if quick else CASES:
+        for job in WANT:
+            yield from measure(case, job, peers, speed, WANT[job])
+    if quick:
+        return
+    for points in (4, 6):
+        yield from tps_rows(speed, transforms, points)
+    for axis, cases in SWEEPS.items():
+        for case in cases:
+            yield from ({**row, "sweep": axis} for row in grow_rows(case, functions, speed))
+
+
+def facts(speed):
+    """What the device can do, for the roofline."""
+    import triton
+
+    return {
+        "copy_bytes_per_s": speed,
+        "multiply_flops_per_s": multiply_speed(),
+        "launch_ms": launch_ms(),
+        "versions": {"triton": triton.__version__},
+    }
+
+
+def small_row():
+    """One tiny image, issued call after call: nothing but the host's time."""
+    x, matrix = torch.rand(1, 1, 8, 8, device="cuda"), torch.eye(3, device="cuda").repeat(1, 1, 1, 1)
+    times = {name: host_ms(f, (x, matrix), calls=300) for name, f in (("ours", fused), ("torch", plain))}
+    return {**named((1, 1, 1, 8)), "job": "host", "peer": "torch", **compared(times, "torch")}
+
+
+def named(case, **more):
+    return {"case": {**dict(zip(("B", "S", "C", "side"), case, strict=True)), **more}}
+
+
+def compared(times, peer, want=None):
+    ratio = times[peer] / times["ours"]
+    return {"ours_ms": times["ours"], "peer_ms": times[peer], "ratio": ratio, "want": want}
+
+
+def measure(case, job, functions, speed, want=None):
     """Rows of one case and job: ours against each peer."""
     _, s, c, side = case
     small = random_inputs(4, min(s, 3), c, side)
     error, torch_error = (worst_error(functions[name], plain, *small, job) for name in ("ours", "torch"))
-    x, _, out = inputs = random_inputs(*case)
-    sets = [inputs] + [random_inputs(*case) for _ in range(min(7, 2**27 // (x.nbytes + out.nbytes)))]
-    moved = {"forward": x.nbytes + out.nbytes, "theta": 2 * x.nbytes + 2 * out.nbytes}
-    moved["theta+image"] = moved["theta"] + x.nbytes
+    sets = fresh_sets(case)
+    x, _, out = inputs = sets[0]
+    floor = floor_ms(inputs, job, speed)
     times = {name: device_ms(step(f, job), sets) for name, f in functions.items()}
-    host = {name: host_ms(step(f, job), inputs) for name, f in functions.items()}
+    host = {name: host_ms(step(f, job), inputs, 3, 20) for name, f in functions.items()}
     memory = {name: extra_bytes(step(f, job), inputs) for name, f in functions.items()}
     # what a caller must have either way: the result of a forward pass, and the gradient
     given = out.nbytes + (x.nbytes if job == "theta+image" else 0)
     for peer in functions:
         if peer != "ours":
             yield {
-                "case": dict(zip(("B", "S", "C", "side"), case, strict=True)),
+                **named(case),
                 "job": job,
                 "peer": peer,
-                "ours_ms": times["ours"],
-                "peer_ms": times[peer],
-                "ratio": times[peer] / times["ours"],
-                "want": WANT[job] if peer == "torch" else None,
+                **compared(times, peer, want if peer == "torch" else None),
                 "host_ratio": host[peer] / host["ours"],
-                "floor_ms": moved[job] / speed * 1e3,
-                "over_floor": times["ours"] / (moved[job] / speed * 1e3),
+                "floor_ms": floor,
+                "over_floor": times["ours"] / floor,
                 "error": error,
                 "torch_error": torch_error,
                 "memory_ratio": memory["ours"] / memory[peer],
-                "memory_ratio_beyond_result": max(memory["ours"] - given, 0) / max(memory[peer] - given, 1),
+                "result_ratio": given / memory[peer],
             }
 
 
-def tps_rows(speed, transforms, side=224, b=16, s=10, c=3):
+def fresh_sets(case):
+    """Enough inputs that none is still in the cache when its turn comes again."""
+    x, matrix, out = random_inputs(*case)
+    more = min(7, 2**27 // (x.nbytes + out.nbytes))
+    return [(x, matrix, out)] + [random_inputs(*case) for _ in range(more)]
+
+
+def floor_ms(inputs, job, speed):
+    """Everything read once and written once: image and result, and for gradients image, cotangent, gradient too."""
+    x, _, out = inputs
+    moved = (x.nbytes + out.nbytes) * (1 if job == "forward" else 2)
+    return (moved + (x.nbytes if job == "theta+image" else 0)) / speed * 1e3
+
+
+def grow_rows(case, functions, speed):
+    """Times alone, of a case of a sweep."""
+    sets = fresh_sets(case)
+    for job in ("forward", "theta"):
+        times = {name: device_ms(step(f, job), sets, 5) for name, f in functions.items()}
+        floor = floor_ms(sets[0], job, speed)
+        row = {**named(case), "job": job, "peer": "torch", **compared(times, "torch")}
+        yield {**row, "floor_ms": floor, "over_floor": times["ours"] / floor}
+
+
+def tps_rows(speed, transforms, points, side=224, b=16, s=10, c=3):
     """Thin-plate splines: warp() against its own plain path and against kornia's."""
-    family = TPS(4).cuda()
+    family = TPS(points).cuda()
     x = torch.rand(b, c, side, side, device="cuda")
     theta = 0.05 * torch.randn(s, b, family.dim, device="cuda")
     cotangent = torch.randn(s, b, c, side, side, device="cuda")
@@ -236,71 +251,174 @@ def tps_rows(speed, transforms, side=224, b=16, s=10, c=3):
         floor = (x.nbytes + cotangent.nbytes) * (1 if job == "forward" else 2) / speed * 1e3
         for peer in list(functions)[1:]:
             yield {
-                "case": {"B": b, "S": s, "C": c, "side": side, "family": "TPS(4)"},
+                **named((b, s, c, side), family=f"TPS({points})"),
                 "job": job,
                 "peer": peer,
-                "ours_ms": times["ours"],
-                "peer_ms": times[peer],
-                "ratio": times[peer] / times["ours"],
-                "want": None,
+                **compared(times, peer),
                 "floor_ms": floor,
                 "over_floor": times["ours"] / floor,
                 "error": error,
                 "memory_ratio": memory["ours"] / memory[peer],
+                "result_ratio": cotangent.nbytes / memory[peer],
             }
 
 
-def show(row):
-    case = ",".join(str(v) for v in row["case"].values())
-    want = f"{row['want']}" if row["want"] else "-"
-    print(
-        f"{case:22} {row['job']:12} {row['peer']:10} {row['ours_ms']:8.4f} {row['peer_ms']:9.4f} {row['ratio']:7.1f} "
-        f"{want:>4} {row['floor_ms']:7.4f} {row['over_floor']:6.2f} {row['error']:8.1e} {row['memory_ratio']:6.3f} "
-        f"{row.get('memory_ratio_beyond_result', float('nan')):6.3f} {row.get('host_ratio', float('nan')):6.2f}",
-        flush=True,
+def cpu_rows(cases, repeats):
+    """warp() against the same with every image repeated, both from parameters on."""
+    family = Similarity()
+
+    def ours(x, theta):
+        return warp(x, family, theta)
+
+    def repeated(x, theta):
+        return plain(x, family.matrix(theta))
+
+    for case in cases:
+        b, s, c, side = case
+        x, theta = torch.rand(b, c, side, side), 0.2 * torch.randn(s, b, 4)
+        cotangent = torch.randn(s, b, c, side, side)
+        for job in ("forward", "theta"):
+            error = worst_error(ours, repeated, x, theta, cotangent, job)
+            functions = {"ours": step(ours, job), "torch": step(repeated, job)}
+            turns = turns_ms(functions, (x, theta, cotangent), repeats)
+            times = {name: statistics.median(taken) for name, taken in turns.items()}
+            want = 1.3 if s > 1 and job == "forward" else 1.0
+            row = {**named(case), "job": job, "peer": "torch", **compared(times, "torch", want), "error": error}
+            # turn by turn: another program's burst of work slows both calls of a turn
+            row["ratio"] = statistics.median(b / a for a, b in zip(turns["ours"], turns["torch"], strict=True))
+            yield {**row, "load": os.getloadavg()[0]}
+
+
+JOBS = {"forward": "forward", "theta": "and to θ", "theta+image": "and to θ and image", "host": "forward, host"}
+
+
+def bar(row):
+    """The bar, and whether it is passed."""
+    if row["want"] is None:
+        return ""
+    return f"{row['want']}{'' if row['ratio'] >= row['want'] else ' (missed)'}"
+
+
+def memory(row):
+    """Peak memory as a part of the peer's; where the result alone is more than a third, that too."""
+    if "memory_ratio" not in row:
+        return ""
+    alone = row.get("result_ratio", 0)
+    result = f" (result {alone:.2f})" if alone > 1 / 3 else ""
+    return f"{row['memory_ratio']:.2f}{result}"
+
+
+COLUMNS = {
+    "B, S, C, side": lambda r: ",".join(map(str, r["case"].values())),
+    "job": lambda r: JOBS[r["job"]],
+    "peer": lambda r: r["peer"],
+    "ours, ms": lambda r: f"{r['ours_ms']:.3f}",
+    "peer, ms": lambda r: f"{r['peer_ms']:.3f}",
+    "ratio": lambda r: f"**{r['ratio']:.1f}**",
+    "bar": bar,
+    "× floor": lambda r: f"{r['over_floor']:.1f}" if "over_floor" in r else "",
+    "memory": memory,
+    "error": lambda r: f"{r['error']:.0e}" if "error" in r else "",
+}
+
+
+def report(rows):
+    """On the GPU, run by run, what limits it, and how cost grows; then on the CPU."""
+    from pstn.bench import source, tabulated
+
+    on_cpu = [r for r in rows if r["device"].startswith("cpu")]
+    on_gpu = [r for r in rows if r not in on_cpu]
+    parts = []
+    for i, bars in enumerate(by_run([r for r in on_gpu if "sweep" not in r and r["job"] != "profile"])):
+        parts += ["An earlier run, for what the last one did not measure:"] if i else []
+        parts += [tabulated(COLUMNS, bars), source(bars[0])]
+    parts += [roofline(on_gpu)]
+    for sweeps in by_run([r for r in on_gpu if "sweep" in r]):
+        parts += ["How cost grows with S, and with the side:", grown(sweeps), source(sweeps[0])]
+    if on_cpu:
+        kept = {name: cell for name, cell in COLUMNS.items() if name not in ("× floor", "memory")}
+        parts += ["On a CPU, `pstn.warp` from parameters on, against repeating the image S times:"]
+        parts += [tabulated(kept, on_cpu), source(on_cpu[0])]
+    return "\n\n".join(part for part in parts if part)
+
+
+def by_run(rows):
+    """The rows of each run, the newest first."""
+    runs = {}
+    for row in rows:
+        runs.setdefault(row.get("started", ""), []).append(row)
+    return [runs[started] for started in sorted(runs, reverse=True)]
+
+
+def grown(rows):
+    """A line a case: forward and with the gradient to θ."""
+    from pstn.bench import tabulated
+
+    pairs = {}
+    for r in rows:
+        pairs.setdefault((r["sweep"], tuple(r["case"].values())), {})[r["job"]] = r
+    case = "B, S, C, side"
+    columns = {"grows": lambda p: p["forward"]["sweep"], case: lambda p: COLUMNS[case](p["forward"])}
+    for job, short in (("forward", "forward"), ("theta", "to θ")):
+        columns[f"{short}, ms"] = lambda p, job=job: f"{p[job]['ours_ms']:.3f}"
+        columns[f"{short}, ratio"] = lambda p, job=job: f"**{p[job]['ratio']:.1f}**"
+        columns[f"{short}, × floor"] = lambda p, job=job: f"{p[job]['over_floor']:.1f}"
+    return tabulated(columns, list(pairs.values()))
+
+
+#: Floating-point operations of a pixel: its place (8), pixels and fractions on two axes (14), four weights (6).
+OPERATIONS = 28
+#: And of each of its channels: four products, three sums.
+CHANNEL = 7
+
+
+def roofline(rows):
+    """What limits the next multiple of the forward pass: bytes, operations, launch, and the corners' way in."""
+    ours = [r for r in rows if r["job"] == "forward" and r["peer"] == "torch" and "launch_ms" in r]
+    found = {tuple(r["case"].values()): r for r in ours}
+    host = [r for r in rows if r["job"] == "host"]
+    small, _, many, one = (found.get(case) for case in CASES)
+    if not (small and many and one and host):
+        return ""
+
+    def needs(case, row):
+        b, s, c, side = case
+        work = b * s * side**2 * (OPERATIONS + CHANNEL * c) / row["multiply_flops_per_s"]
+        return (
+            f"At {label(case)} a forward pass needs {1e3 * row['floor_ms']:.0f} µs for its bytes and "
+            f"{1e6 * work:.1f} µs for its operations, and takes {1e3 * row['ours_ms']:.0f} µs."
+        )
+
+    b, s, c, side = CASES[2]
+    reads = 4 * 4 * b * s * c * side**2 / (many["ours_ms"] * 1e-3)
+    return (
+        f"**What limits the next multiple.** A copy moves {many['copy_bytes_per_s'] / 1e12:.2f} TB/s, a float32 "
+        f"matrix product does {many['multiply_flops_per_s'] / 1e12:.0f} TFLOP/s, and one kernel follows another after "
+        f"{1e3 * many['launch_ms']:.1f} µs. {needs(CASES[2], many)} {needs(CASES[3], one)} Neither memory nor "
+        f"arithmetic is the limit, but the way in between: every output pixel reads four corners of every channel on "
+        f"its own, {reads / 1e12:.1f} TB/s in pieces of four bytes.{profiled(rows)} At most {many['over_floor']:.1f}× "
+        f"is left at S = 10, for a kernel that brings a patch of the input to shared memory once and gathers there; at "
+        f"S = 1 it is {one['over_floor']:.1f}×, launch included. At {label(CASES[0])} a forward pass takes "
+        f"{1e3 * small['ours_ms']:.0f} µs of the device, and an eager call keeps the host busy for "
+        f"{1e3 * host[0]['ours_ms']:.0f} µs (torch's two: {1e3 * host[0]['peer_ms']:.0f} µs): small warps want a CUDA "
+        "graph or torch.compile around the whole step."
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/warp.jsonl"))
-    parser.add_argument("--commit", default=None, help="the commit, where there is no git to ask")
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks/warp.py needs a CUDA GPU: the kernels do not run elsewhere")
-    torch.manual_seed(SEED)
-    transforms = kornia_transforms()
-    speed = copy_speed()
-    commit = arguments.commit or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout
-    origin = {
-        "benchmark": "warp",
-        "command": f"python benchmarks/warp.py --out {arguments.out.name}",
-        "device": torch.cuda.get_device_name(),
-        "copy_bytes_per_s": speed,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__},
-        "commit": commit.strip() or os.environ.get("COMMIT", ""),
-        "seed": SEED,
-    }
-    print(f"{origin['device']}, torch {torch.__version__}, a copy moves {speed / 1e12:.2f} TB/s")
-    print(
-        f"{'B,S,C,side':22} {'job':12} {'peer':10} {'ours ms':>8} {'peer ms':>9} {'ratio':>7} want   floor /floor",
-        end="",
-    )
-    print("    error memory beyond   host")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    with arguments.out.open("a") as file:
-        for case in CASES:
-            functions = {"ours": fused, "torch": plain}
-            if transforms is not None:
-                functions["kornia"] = by_kornia(transforms)
-            for job in WANT:
-                for row in measure(case, job, functions, speed):
-                    file.write(json.dumps({**origin, **row}) + "\n")
-                    show(row)
-        for row in tps_rows(speed, transforms):
-            file.write(json.dumps({**origin, **row}) + "\n")
-            show(row)
+def profiled(rows):
+    """What a profiler's counters say, where it was asked (``ncu``, not part of a plain run)."""
+    said = [
+        f" at {label(r['case'].values())} the first-level cache is busy {r['l1_busy']:.0%} of the time, the "
+        f"second-level cache {r['l2_busy']:.0%}, memory {r['memory_busy']:.0%}"
+        for r in rows
+        if r["job"] == "profile"
+    ]
+    return f" By the hardware's counters,{';'.join(said)}." if said else ""
+
+
+def label(case):
+    return "({}, {}, {}, {})".format(*case)
 
 
 if __name__ == "__main__":
-    main()
+    script(__file__)

@@ -1,14 +1,15 @@
 """Write measured figures into the READMEs: every number between markers comes from results/ or benchmarks/results/.
 
-Run it after new results: ``python docs/render.py``. The tests check that it would change nothing.
+Run it after new results: ``pstn bench --render``. The tests check that it would change nothing. A benchmark whose file
+has ``rows`` says itself what to show.
 """
 
 import json
 import re
 from pathlib import Path
 
+from pstn import bench
 from pstn.demo.results import table, verdict
-from pstn.report.table import Column, Table
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,25 +22,6 @@ def demo() -> str:
     source = f"`{results['command']}`, {found['device']}, {versions}, commit {found['commit'][:10]}"
     shown = table(results)
     return f"{shown.title}\n\n{shown.markdown()}\n\n{' '.join(verdict(results))}\n\n<sub>{source}</sub>"
-
-
-def warp() -> str:
-    """The fused warp on a GPU."""
-    rows = _read("warp")
-    shown = [
-        [
-            ",".join(map(str, r["case"].values())),
-            JOBS[r["job"]],
-            r["peer"],
-            *(f"{r[key]:.3f}" for key in ("ours_ms", "peer_ms")),
-            f"**{r['ratio']:.1f}**",
-            f"{r['over_floor']:.1f}",
-            f"{r['error']:.0e}",
-        ]
-        for r in rows
-    ]
-    names = ("B, S, C, side", "job", "peer", "ours, ms", "peer, ms", "ratio", "× floor", "error")
-    return _table(names, shown, rows)
 
 
 def cpab_gpu() -> str:
@@ -97,7 +79,7 @@ def align() -> str:
 
 
 JOBS = {"forward": "forward", "theta": "and to θ", "theta+image": "and to θ and image"}
-SECTIONS = {"demo": demo, "warp": warp, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align}
+SECTIONS = {"demo": demo, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align}
 FILES = [ROOT / "README.md", ROOT / "benchmarks/README.md"]
 
 
@@ -106,22 +88,32 @@ def _read(name: str) -> list[dict]:
 
 
 def _table(names: tuple[str, ...], cells: list[list[str]], rows: list[dict]) -> str:
-    columns = [Column(name, "left" if i < 3 else "right") for i, name in enumerate(names)]
-    row = rows[0]
-    versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
-    source = f"`{row['command']}`, seed {row['seed']}, {row['device']}, {versions}, commit {row['commit'][:10]}"
-    return f"{Table(columns, cells).markdown()}\n\n<sub>{source}</sub>"
+    columns = {name: lambda row, i=i: row[i] for i, name in enumerate(names)}
+    return f"{bench.tabulated(columns, cells)}\n\n{bench.source(rows[0])}"
 
 
 def rendered(text: str) -> str:
-    """The text with every section between its markers."""
-    for name, section in SECTIONS.items():
+    """The text with every section between its markers; the benchmarks' own README gets those that it lacks."""
+    found = {name: one for name, one in bench.find(ROOT).items() if not one.script and one.results.exists()}
+    if text.startswith("# Benchmarks"):
+        for name, one in found.items():
+            if f"<!-- {name} -->" not in text:
+                text += f"\n## {one.title} (`{name}.py`)\n\n<!-- {name} -->\n<!-- /{name} -->\n"
+    sections = {**SECTIONS, **{name: lambda one=one: bench.section(one) for name, one in found.items()}}
+    for name, section in sections.items():
         if f"<!-- {name} -->" in text:
             block = f"<!-- {name} -->\n{section()}\n<!-- /{name} -->"
             text = re.sub(rf"<!-- {name} -->.*<!-- /{name} -->", lambda _, block=block: block, text, flags=re.DOTALL)
     return text
 
 
-if __name__ == "__main__":
-    for path in FILES:
+def main() -> list[Path]:
+    """Write the files; returns those that changed."""
+    changed = [path for path in FILES if rendered(path.read_text()) != path.read_text()]
+    for path in changed:
         path.write_text(rendered(path.read_text()))
+    return changed
+
+
+if __name__ == "__main__":
+    main()

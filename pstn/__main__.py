@@ -1,4 +1,4 @@
-"""The command line: ``pstn demo``, ``pstn info``."""
+"""The command line: ``pstn bench``, ``pstn demo``, ``pstn info``, ``pstn reproduce``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from pstn._version import __version__
+from pstn.bench import Bench
 from pstn.demo.settings import Demo
+from pstn.experiment.settings import Reproduce
 
 # Everything that takes long to import is imported where a command needs it: asking for help must not wait.
 
@@ -25,7 +27,12 @@ class Info:
     """Show versions, devices, and which data sets are at hand."""
 
 
-Command = Annotated[Demo, tyro.conf.subcommand("demo")] | Annotated[Info, tyro.conf.subcommand("info")]
+Command = (
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Info, tyro.conf.subcommand("info")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
+)
 DESCRIPTION = """Spatial transformers that know what they don't know.
 
 pstn --version prints the version; pstn COMMAND --help explains a command."""
@@ -37,7 +44,7 @@ def main(args: Sequence[str] | None = None) -> int:
     if args in (["--version"], ["-V"]):
         print(f"pstn {__version__}")
         return 0
-    chosen: Demo | Info = tyro.cli(
+    chosen: Demo | Info | Reproduce | Bench = tyro.cli(
         Command,
         prog="pstn",
         description=DESCRIPTION,
@@ -46,6 +53,10 @@ def main(args: Sequence[str] | None = None) -> int:
     )
     if isinstance(chosen, Info):
         return info()
+    if isinstance(chosen, Bench):
+        return bench(chosen, shlex.join(["pstn", *args]))
+    if isinstance(chosen, Reproduce):
+        return reproduce(chosen, shlex.join(["pstn", *args]))
     return demo(chosen, shlex.join(["pstn", *args]))
 
 
@@ -75,6 +86,43 @@ def demo(settings: Demo, command: str) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def reproduce(settings: Reproduce, command: str) -> int:
+    """Run the papers' tables."""
+    from pstn.experiment import command as tables
+    from pstn.experiment.catalogue import MissingTable
+    from pstn.experiment.results import ResultsError
+    from pstn.train import CheckpointError
+
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        tables.reproduce(settings, _console(), command)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"\nStopped. Trained networks are in {settings.runs}; to go on, run the same command again:\n  {command}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        return 130
+    except (ImportError, OSError, MissingTable, CheckpointError, ResultsError) as error:
+        return _fail(str(error))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def bench(settings: Bench, command: str) -> int:
+    """Run benchmarks."""
+    from pstn.bench import BenchError, run
+
+    try:
+        return run(settings, _console(), command)
+    except KeyboardInterrupt:
+        return 130
+    except (BenchError, ImportError, OSError) as error:
+        return _fail(str(error))
 
 
 def info() -> int:

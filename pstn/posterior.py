@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -155,6 +155,9 @@ class Gaussian:
         tensor([7.1622, 7.1622, 7.1622, 7.1622, 7.1622], grad_fn=<SumBackward1>)
     """
 
+    #: What the head keeps in its weights and buffers: heads that differ in nothing else can be stacked.
+    in_state: ClassVar = frozenset({"prior_scale", "spread", "covariance"})
+
     prior_scale: float | tuple[float, ...] = 0.05
     spread: float = math.log1p(math.exp(-2))
     hidden: tuple[int, ...] = ()
@@ -237,6 +240,8 @@ class StudentT:
         >>> head(torch.randn(5, 8)).scale[0]
         tensor([0.1000, 0.1000, 0.1000, 0.1000], grad_fn=<SelectBackward0>)
     """
+
+    in_state: ClassVar = frozenset({"spread"})
 
     alpha: float = 1.0
     beta0: float = 1.0

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pstn import kernels
+from pstn.families.affine import MatrixFamily
 from pstn.families.base import Family
 from pstn.grid import Mode, Padding, check_array, identity_grid, sample
 
@@ -77,16 +78,33 @@ def warp(
         theta = theta.transpose(0, 1)
         window = None if window is None else _batch_first(window, theta)
     work = torch.promote_types(torch.promote_types(theta.dtype, x.dtype), torch.float32)
-    grid = identity_grid(size, dtype=work, device=x.device)
-    points = family(theta.to(work), grid.reshape(-1, k))
+    points = _pixels_moved(family, theta.to(work), size)
     if window is not None:
         window = window.to(work)
-        points = window[..., None, :1] * points + window[..., None, 1:]
-    points = points.unflatten(-2, size)
+        window = window.reshape(*window.shape[:-1], *[1] * k, -1)
+        points = window[..., :1] * points + window[..., 1:]
 
     options = {"fill": fill, "padding": padding, "mode": mode}
     result = _sample_prefiltered(x, points, options) if antialias else sample(x, points, **options)  # type: ignore[arg-type]
     return result.movedim(2, 0) if several else result
+
+
+def _pixels_moved(family: Family, theta: Tensor, size: tuple[int, ...]) -> Tensor:
+    """The pixel centres, moved: (*b, *size, k)."""
+    k = len(size)
+    if not isinstance(family, MatrixFamily) or type(family).move is not MatrixFamily.move:
+        grid = identity_grid(size, dtype=theta.dtype, device=theta.device)
+        return family(theta, grid.reshape(-1, k)).unflatten(-2, size)
+    # A p + t is a sum of one vector an axis: one addition a pixel, and a gradient that is a sum along the other axes
+    matrix = family.matrix(theta)
+    batch = matrix.shape[:-2]
+    moved = matrix[..., :k, k].reshape(*batch, *[1] * k, k)
+    for j in range(k):
+        n = size[k - 1 - j]
+        centres = identity_grid((n,), dtype=theta.dtype, device=theta.device)
+        along = centres * matrix[..., None, :k, j]
+        moved = moved + along.reshape(*batch, *[1] * (k - 1 - j), n, *[1] * j, k)
+    return moved
 
 
 def _batch_first(window: Tensor, theta: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ LAYERS = [
     ["data"],
     ["train", "align"],
     ["report", "testing"],
-    ["demo"],
+    ["demo", "experiment", "bench"],
     ["__main__"],
 ]
 CORE = {"torch", "numpy", "jaxtyping", "pstn", *sys.stdlib_module_names}
@@ -97,7 +97,7 @@ import sys, time, torch
 start = time.perf_counter()
 from pstn import STN, Similarity, StudentT, elbo, predict, warp
 assert time.perf_counter() - start < 2, time.perf_counter() - start
-heavy = {"lightning_fabric", "tyro", "matplotlib", "torchmetrics", "PIL", "onnx", "sklearn", "triton", "numba"}
+heavy = {"lightning_fabric", "tyro", "matplotlib", "torchmetrics", "PIL", "onnx", "sklearn", "triton", "numba", "ray"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pstn.families import TPS, Affine, Compose, Crop, Projective, Rotation, Similarity, Translation
 from pstn.grid import from_pixels, identity_grid, sample, to_pixels
 from pstn.testing import assert_integer_shift, assert_warp
-from pstn.warp import warp
+from pstn.warp import _pixels_moved, warp
 
 CASES = [
     (Translation(1), (9,)),
@@ -142,6 +142,18 @@ def test_antialiasing_has_a_gradient():
     x = torch.rand(1, 1, 16, 16, dtype=torch.float64)
     theta = torch.tensor([[0.1, 0.9, 0.05, -0.02]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda t: warp(x, Similarity(), t, size=(5, 5), antialias=True), theta)
+
+
+@pytest.mark.parametrize(("family", "size"), CASES, ids=lambda v: getattr(v, "label", None))
+def test_pixels_move_as_points_do(family, size):
+    """Matrices move a whole grid axis by axis; it is the same map."""
+    theta = (0.3 * torch.randn(2, 3, family.dim, dtype=torch.float64)).requires_grad_()
+    moved = _pixels_moved(family, theta, size)
+    points = family(theta, identity_grid(size, dtype=torch.float64).reshape(-1, len(size)))
+    torch.testing.assert_close(moved.flatten(2, -2), points)
+    weights = torch.randn(moved.shape, dtype=torch.float64)
+    found = torch.autograd.grad(moved, theta, weights)
+    torch.testing.assert_close(found, torch.autograd.grad(points, theta, weights.flatten(2, -2)))
 
 
 def test_samples_do_not_copy_the_image(monkeypatch):

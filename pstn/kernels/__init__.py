@@ -27,8 +27,8 @@ __all__ = ["reference", "usable", "warp"]
 
 _TRITON = importlib.util.find_spec("triton") is not None
 _STORED = (torch.float32, torch.float16, torch.bfloat16)
-#: The most parameters whose gradients a program sums at once: a few times as many registers as a warp needs anyway.
-_REGISTERS = 50
+#: The most parameters of a spline whose gradients a program sums, in registers: beyond, a matrix product is faster.
+_REGISTERS = 32
 #: Which devices' tensors go to the kernels. Triton's interpreter takes those of the CPU as well, and the tests say so.
 _DEVICES = frozenset({"cuda"})
 
@@ -113,8 +113,10 @@ def _where(
         if family.dim <= _REGISTERS:
             return "linear", theta, table.unflatten(-1, tuple(size))
         with torch.autocast(theta.device.type, enabled=False):
-            control = theta.unflatten(-1, (-1, family.ndim)).transpose(-1, -2)
-            return "displaced", (control @ table).unflatten(-1, tuple(size)), None
+            # as one matrix: torch would multiply every warp's few rows on their own
+            control = theta.unflatten(-1, (-1, family.ndim)).transpose(-1, -2).flatten(0, 2)
+            moved = (control @ table).unflatten(0, (*theta.shape[:2], family.ndim))
+            return "displaced", moved.unflatten(-1, tuple(size)), None
     # the gradient adds up in no fixed order
     if (
         type(family) is CPAB

@@ -13,7 +13,9 @@ Arithmetic is float32; p, q and the time left are sums of two numbers, so that w
 
 The gradient needs no memory of the way: a first walk finds the derivative J of the end by the start, and with it the
 adjoint at the start, :math:`\lambda = J^T g`; a second one carries :math:`\lambda` along and adds up what each segment
-is worth to the corners' velocities.
+is worth to the corners' velocities. On the way it takes the product J apart again, step by step, which magnifies the
+rounding of J by as much as the map squeezes: these few numbers are float64. Both walks take the same steps to the last
+bit, so nothing else is magnified; what is left is small unless a point's surroundings are squeezed by 1e12.
 """
 
 import math
@@ -34,6 +36,8 @@ NEAR = tl.constexpr(2e-3)
 MOST = tl.constexpr(65536)
 #: The numbers before the velocities: how many boxes there are along x and y.
 HEAD = tl.constexpr(2)
+#: The largest number an adjoint is taken for, so that sums of any are finite.
+HUGE = tl.constexpr(1e18)
 
 
 @triton.jit
@@ -131,10 +135,10 @@ def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
     left = tl.where(live, one, 0.0)
     left_low = tl.zeros_like(left)
     reach = one
-    pp = one
-    pq = tl.zeros_like(one)
-    qp = tl.zeros_like(one)
-    qq = one
+    pp = tl.full(p.shape, 1.0, tl.float64)
+    pq = tl.zeros_like(pp)
+    qp = tl.zeros_like(pp)
+    qq = pp
     if BACK:
         pp = to_p  # pp and qq are the adjoint's p and q from here on
         qq = to_q
@@ -266,10 +270,10 @@ def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
         reach = tl.where(good, one, 0.5 * s)
         s = tl.where(good, s, 0.0)
 
-        e_pp = g_1 + g_2 * m_pp
-        e_pq = g_2 * m_pq
-        e_qp = g_2 * m_qp
-        e_qq = g_1 + g_2 * m_qq
+        e_pp = (g_1 + g_2 * m_pp).to(tl.float64)
+        e_pq = (g_2 * m_pq).to(tl.float64)
+        e_qp = (g_2 * m_qp).to(tl.float64)
+        e_qq = (g_1 + g_2 * m_qq).to(tl.float64)
         if not BACK:
             n_pp = e_pp * pp + e_pq * qp
             n_pq = e_pp * pq + e_pq * qq
@@ -286,6 +290,8 @@ def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
             mu_q = (e_pp * qq - e_pq * pp) / det
             pp = tl.where(good, mu_p, pp)
             qq = tl.where(good, mu_q, qq)
+            mu_p = tl.minimum(tl.maximum(mu_p, -HUGE), HUGE).to(tl.float32)
+            mu_q = tl.minimum(tl.maximum(mu_q, -HUGE), HUGE).to(tl.float32)
             # f depends on A by its trace and determinant: one more series
             q_1 = trace * s
             q_2 = minus_det * s * s

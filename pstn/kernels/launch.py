@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -27,22 +27,24 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "stored": (co.read_none, co.stored_place, co.nothing_start, co.stored_pull, co.nothing_finish),
 }
 
-#: Enough programs to keep a large GPU busy and its last round short.
-ENOUGH = 4000
-#: Pixels of a tile, one a thread, and the tile's width: a patch of the output looks at a patch of the input.
-BLOCK, WIDE = 128, 16
+#: Enough programs to keep a large GPU busy and its last round short; gradients, which end in a sum, want fewer.
+ENOUGH, FEWER = 4000, 2000
+#: Pixels of a tile, one a thread, and the tile's width: a patch of the output looks at a patch of the input. Neighbours
+#: share what they read, so a long run of tiles is one of rows, a short one of patches.
+BLOCK, WIDE = 128, 32
 #: Pixels of a tile of CPAB: all of them walk until the last one is there, so they are few, and a square.
 FEW, NARROW = 32, 8
 #: The longest run of tiles: a program's first steps cost as much as a tile or two.
 LONGEST = 16
+#: The most corners whose values a program reads at once: two tiles' worth of three channels, not of a volume's.
+READS = 32
 #: The most programs along a launch's second and third axis.
 MOST = 65535
 
-_COMPILED: dict[Any, Any] = {}
-
 
 class Cut(NamedTuple):
-    """How a launch is cut: tiles of ``block`` pixels, ``wide`` across; runs of tiles; groups of channels in chunks."""
+    """How a launch is cut: tiles of ``block`` pixels, ``wide`` across; runs of tiles, ``pace`` at a time; groups of
+    channels in chunks."""
 
     block: int
     wide: int
@@ -52,12 +54,26 @@ class Cut(NamedTuple):
     group: int
     groups: int
     chunk: int
+    pace: int
 
 
 @lru_cache(maxsize=1024)
-def cut(size: tuple[int, ...], channels: int, warps: int, longest: int = LONGEST, kind: str = "") -> Cut:
+def cut(
+    size: tuple[int, ...],
+    channels: int,
+    warps: int,
+    kind: str = "",
+    backward: bool = False,
+    longest: int = LONGEST,
+) -> Cut:
     """The cut for arrays of a size: runs and groups as long as there are enough programs."""
-    block, wide, enough = (FEW, NARROW, ENOUGH * BLOCK // FEW) if kind == "cpab" else (BLOCK, WIDE, ENOUGH)
+    enough = FEWER if backward else ENOUGH
+    if kind == "cpab":
+        block, wide, enough = FEW, NARROW, enough * BLOCK // FEW
+    elif backward or warps * math.prod(size) >= enough * BLOCK * LONGEST:
+        block, wide = BLOCK, WIDE
+    else:
+        block, wide = BLOCK, WIDE // 2
     block = min(block, max(32, triton.next_power_of_2(math.prod(size))))
     wide = block if len(size) == 1 else min(wide, block, triton.next_power_of_2(size[-1]))
     tiles = -(-size[-1] // wide)
@@ -69,106 +85,13 @@ def cut(size: tuple[int, ...], channels: int, warps: int, longest: int = LONGEST
         length = -(-length // 2)
     while group > chunk and warps * -(-tiles // length) * -(-channels // group) < enough:
         group = max(chunk, group // 2 // chunk * chunk)
-    return Cut(block, wide, tiles, length, -(-tiles // length), group, -(-channels // group), chunk)
-
-
-def run(
-    kernel: Any,
-    grid: tuple[int, int, int],
-    tensors: tuple[Tensor | None, ...],
-    numbers: tuple[Any, ...],
-    functions: tuple[Any, ...],
-    constants: tuple[Any, ...],
-    block: int,
-) -> None:
-    """Launch a kernel; its arguments are the tensors, the numbers, device functions and other constants, in this order.
-
-    Triton inspects every argument of every launch, which takes longer than a small warp. So what it compiles is kept,
-    by all that it looks at; ``constants`` must tell ``functions`` apart.
-    """
-    aligned = tuple([None if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
-    device = next(t for t in tensors if t is not None).device
-    key = (kernel.__name__, device, aligned, numbers, constants)
-    away = device.type == "cuda" and device.index != torch.cuda.current_device()
-    with torch.cuda.device(device) if away else nullcontext():
-        if (known := _COMPILED.get(key)) is not None:
-            known[grid](*tensors, *numbers, *functions, *constants)
-            return
-        if len(_COMPILED) > 4096:
-            _COMPILED.clear()
-        warps = max(1, block // 32)
-        _COMPILED[key] = kernel[grid](*tensors, *numbers, *functions, *constants, num_warps=warps)
-
-
-def forward(
-    x: Tensor,
-    where: Tensor,
-    table: Tensor | None,
-    fill: Tensor | None,
-    kind: str,
-    size: Sequence[int],
-    padding: str,
-    mode: str,
-) -> Tensor:
-    """The warped arrays (S, B, C, *size); ``where`` is (S, B, count) or, stored, (S, B, k, *size)."""
-    samples, batch = where.shape[:2]
-    channels, size = x.shape[1], tuple(size)
-    if max(samples, batch) > MOST:
-        parts = [forward(a, w, table, fill, kind, size, padding, mode) for a, w in _halves(x, where)]
-        return torch.cat(parts, dim=0 if samples > MOST else 1)
-    out = torch.empty((samples, batch, channels, *size), dtype=x.dtype, device=x.device)
-    if out.numel() == 0:
-        return out
-    c = cut(size, channels, samples * batch, kind=kind)
-    numbers = (
-        *_frame(size, x),
-        *_strides(out, 3),
-        *_strides(x, 2),
-        where.stride()[:2],
-        _steps(where, 2),
-        _steps(table, 0),
-        0 if fill is None else fill.stride(0),
-        channels,
-        c.tiles,
-        c.runs,
-        c.length,
-    )
-    constants = (where.shape[2], padding, mode == "nearest", len(size), c.groups > 1, c.group, c.chunk, c.wide, c.block)
-    grid = (c.runs * c.groups, samples, batch)
-    run(warp_forward, grid, (out, x, where, table, fill), numbers, KINDS[kind][:2], (*constants, kind), c.block)
-    return out
-
-
-def backward(
-    grad: Tensor,
-    x: Tensor,
-    where: Tensor,
-    table: Tensor | None,
-    fill: Tensor | None,
-    kind: str,
-    padding: str,
-    mode: str,
-    to_image: bool,
-    to_where: bool,
-) -> tuple[Tensor, Tensor]:
-    """The gradients to x and to ``where``; an empty tensor for one that is not asked for."""
-    samples, batch = where.shape[:2]
-    if max(samples, batch) > MOST:
-        pieces = zip(grad.chunk(2, dim=0 if samples > MOST else 1), _halves(x, where), strict=True)
-        parts = [backward(g, a, w, table, fill, kind, padding, mode, to_image, to_where) for g, (a, w) in pieces]
-        images, places = zip(*parts, strict=True)
-        if samples > MOST:
-            return images[0] + images[1], torch.cat(places)
-        return torch.cat(images), torch.cat(places, dim=1 if to_where else 0)
-    problem = Problem(grad, x, where, table, fill, kind, padding, mode)
-    image = _to_image(problem) if to_image else x.new_empty(0)
-    return image, _to_where(problem) if to_where else where.new_empty(0)
+    pace = 1 if backward or kind == "cpab" or 2 * chunk * 2 ** len(size) > READS else min(2, length)
+    return Cut(block, wide, tiles, length, -(-tiles // length), group, -(-channels // group), chunk, pace)
 
 
 class Problem(NamedTuple):
-    """What a backward pass is about."""
+    """A warp: arrays, places, and how to look at them, as :func:`pstn.kernels.operators.warp` has them."""
 
-    grad: Tensor
     x: Tensor
     where: Tensor
     table: Tensor | None
@@ -177,107 +100,192 @@ class Problem(NamedTuple):
     padding: str
     mode: str
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that a launch's arguments depend on, but for pointers."""
+        x, where, table, fill, *options = self
+        steps = None if table is None else table.stride(), None if fill is None else fill.stride()
+        return x.shape, x.stride(), where.shape, where.stride(), *steps, *options
 
-def _to_where(problem: Problem) -> Tensor:
-    grad, x, where, _, _, kind, _, mode = problem
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """The strides of what a kernel reads."""
+        x, where, table, fill = self[:4]
+        places = (where.stride()[:2], _steps(where, 2))
+        background = (0, 0) if fill is None else (0, *fill.stride())[-2:]  # for all arrays, or one an array
+        return _strides(x, 2), places, _steps(table, 0), background
+
+    def constants(self, c: Cut) -> tuple[Any, ...]:
+        """What a kernel is compiled for; the kind tells the coordinate functions apart."""
+        how = (self.where.shape[2], self.padding, self.mode == "nearest", self.x.ndim - 2)
+        return (*how, c.groups > 1, c.group, c.chunk, c.wide, c.block, self.kind)
+
+    def parts(self) -> list[Problem]:
+        """A problem with more warps than a launch can count, in two."""
+        if self.where.shape[0] > MOST:
+            return [self._replace(where=part) for part in self.where.chunk(2)]
+        halves = zip(self.x.chunk(2), self.where.chunk(2, dim=1), strict=True)
+        return [self._replace(x=x, where=where) for x, where in halves]
+
+
+#: A kernel, its grid, its arguments after the tensors, and the threads of a program.
+Launch = tuple[Any, tuple[int, int, int], tuple[Any, ...], int]
+
+
+def run(tensors: tuple[Tensor | None, ...], key: tuple[Any, ...], prepare: Callable[[], Launch]) -> None:
+    """Launch a kernel on tensors, as ``prepare`` says.
+
+    Preparing a launch, and Triton's look at every argument, take longer than a small warp. So what they find is kept,
+    by ``key`` and all that Triton looks at, and a launch that is known gets pointers.
+    """
+    pointers = [0 if t is None else t.data_ptr() for t in tensors]
+    seen = tuple([None if t is None else t.dtype for t in tensors]), tuple([p % 16 == 0 for p in pointers])
+    device = next(t for t in tensors if t is not None).device
+    key = (device, seen, key)
+    away = device.type == "cuda" and device.index != torch.cuda.current_device()
+    with torch.cuda.device(device) if away else _HERE:
+        if (known := _KNOWN.get(key)) is not None:
+            runner, arguments = known
+            runner(*pointers, *arguments)
+            return
+        kernel, grid, arguments, threads = prepare()
+        compiled = kernel[grid](*tensors, *arguments, num_warps=max(1, threads // 32))
+    if compiled is not None:  # the interpreter compiles nothing
+        if len(_KNOWN) > 4096:
+            _KNOWN.clear()
+        _KNOWN[key] = compiled[grid], arguments
+
+
+_KNOWN: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+_HERE = nullcontext()
+
+
+def forward(problem: Problem, size: Sequence[int]) -> Tensor:
+    """The warped arrays (S, B, C, *size)."""
+    x, where, table, fill, kind, *_ = problem
+    samples, batch = where.shape[:2]
+    channels, size = x.shape[1], tuple(size)
+    if max(samples, batch) > MOST:
+        return torch.cat([forward(part, size) for part in problem.parts()], dim=0 if samples > MOST else 1)
+    out = torch.empty((samples, batch, channels, *size), dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+
+    def prepare() -> Launch:
+        c = cut(size, channels, samples * batch, kind)
+        numbers = (_strides(out, 3), _frame(size, x), problem.layout, (channels, c.tiles, c.runs, c.length))
+        arguments = (*numbers, *KINDS[kind][:2], c.pace, *problem.constants(c))
+        return warp_forward, (c.runs * c.groups, samples, batch), arguments, c.block
+
+    run((out, x, where, table, fill), (size, *problem.key), prepare)
+    return out
+
+
+def backward(grad: Tensor, problem: Problem, to_image: bool, to_where: bool) -> tuple[Tensor, Tensor]:
+    """The gradients to x and to ``where``; an empty tensor for one that is not asked for."""
+    x, where = problem[:2]
+    samples, batch = where.shape[:2]
+    if max(samples, batch) > MOST:
+        pieces = zip(grad.chunk(2, dim=0 if samples > MOST else 1), problem.parts(), strict=True)
+        images, places = zip(*[backward(g, part, to_image, to_where) for g, part in pieces], strict=True)
+        if samples > MOST:
+            return images[0] + images[1], torch.cat(places)
+        return torch.cat(images), torch.cat(places, dim=1 if to_where else 0)
+    image = _to_image(grad, problem) if to_image else x.new_empty(0)
+    return image, _to_where(grad, problem) if to_where else where.new_empty(0)
+
+
+def _to_where(grad: Tensor, problem: Problem) -> Tensor:
+    x, where, _, _, kind, _, mode = problem
     if mode == "nearest" or grad.numel() == 0:
         return torch.zeros(where.shape, dtype=where.dtype, device=where.device)
     samples, batch = where.shape[:2]
-    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch, kind=kind)
+    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch, kind, backward=True)
     if kind in ("stored", "displaced"):
         into = where.new_empty((c.groups, *where.shape))
-        _backward(problem, c, into=into, into_strides=(*into.stride()[:3], 0))
+        _backward(grad, problem, c, into=into)
         return into[0] if c.groups == 1 else into.sum(0)
     into = where.new_empty((c.groups, samples, batch, c.runs, where.shape[2]))
     if kind == "cpab":  # pixels add to it
         into.zero_()
-    _backward(problem, c, into=into, into_strides=into.stride()[:4])
+    _backward(grad, problem, c, into=into)
+    if c.groups == c.runs == 1:
+        return into[0, :, :, 0]
     return into.sum((0, 3))  # the second step of a sum whose order is fixed
 
 
-def _to_image(problem: Problem) -> Tensor:
-    grad, x, where, _, _, kind, padding, mode = problem
+def _to_image(grad: Tensor, problem: Problem) -> Tensor:
+    x, where, _, _, kind, padding, mode = problem
     if grad.numel() == 0:
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     samples, batch = where.shape[:2]
-    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch, kind=kind)
+    c = cut(tuple(grad.shape[3:]), x.shape[1], samples * batch, kind, backward=True)
     if torch.are_deterministic_algorithms_enabled():
         # Whole numbers add up to the same sum in any order. No pixel gets more than every output pixel's gradient once,
         # so 2^62 is never passed; a gradient that is not finite makes the unit, and so the result, not finite.
         most = grad.abs().amax().double() * (samples * math.prod(grad.shape[3:]))
         scale = torch.exp2(61 - most.clamp_min(1e-30).log2().ceil()).where(most.isfinite(), torch.nan)
         total = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-        _backward(problem, c, total=total, scale=scale.float())
+        _backward(grad, problem, c, total=total, scale=scale.float())
         return (total.double() / scale).to(x.dtype)
     if kind != "affine" or padding != "fill" or mode != "linear" or x.ndim != 4:
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        _backward(problem, c, total=total)
+        _backward(grad, problem, c, total=total)
         return total.to(x.dtype)
 
     total = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     asked = torch.empty((samples, batch), dtype=torch.int32, device=x.device)
+    key = (grad.shape, grad.stride(), *problem.key)
     size, _, shape = _frame(grad.shape[3:], x)
-    places = (where.stride()[:2], _steps(where, 2))
-    run(
-        make_plan,
-        (-(-samples * batch // 128), 1, 1),
-        (asked, where),
-        (size, shape, *places, batch, samples * batch),
-        (),
-        (128,),
-        128,
-    )
-    i = cut(tuple(x.shape[2:]), x.shape[1], batch, 1)
-    numbers = (size, shape, *_strides(total, 2), *_strides(grad, 3), *places, samples, batch, i.tiles)
-    grid = (batch * i.tiles, x.shape[1] // i.chunk, 1)
-    run(warp_gather, grid, (total, grad, where, asked), numbers, (), (i.chunk, i.wide, i.block), i.block)
+    places = problem.layout[1]
+
+    def prepare_plan() -> Launch:
+        arguments = (size, shape, *places, batch, samples * batch, 128)
+        return make_plan, (-(-samples * batch // 128), 1, 1), arguments, 128
+
+    def prepare_gather() -> Launch:
+        i = cut(tuple(x.shape[2:]), x.shape[1], batch, backward=True, longest=1)
+        numbers = (size, shape, *_strides(total, 2), *_strides(grad, 3), *places, samples, batch, i.tiles)
+        grid = (batch * i.tiles, x.shape[1] // i.chunk, 1)
+        return warp_gather, grid, (*numbers, i.chunk, i.wide, i.block), i.block
+
+    run((asked, where), ("plan", *key), prepare_plan)
+    run((total, grad, where, asked), ("gather", *key), prepare_gather)
     # what is left is rare: few programs, most of which find nothing to do
     length = max(c.length, -(-c.tiles // 8))
-    left = c._replace(length=length, runs=-(-c.tiles // length))
-    _backward(problem, left, total=total, asked=asked)
+    _backward(grad, problem, c._replace(length=length, runs=-(-c.tiles // length)), total=total, asked=asked)
     return total.to(x.dtype)
 
 
 def _backward(
+    grad: Tensor,
     problem: Problem,
     c: Cut,
     *,
     into: Tensor | None = None,
-    into_strides: tuple[int, ...] = (0, 0, 0, 0),
     total: Tensor | None = None,
     scale: Tensor | None = None,
     asked: Tensor | None = None,
 ) -> None:
-    grad, x, where, table, fill, kind, padding, mode = problem
-    numbers = (
-        *_frame(grad.shape[3:], x),
-        into_strides,
-        *_strides(x if total is None else total, 2),
-        *_strides(grad, 3),
-        *_strides(x, 2),
-        where.stride()[:2],
-        _steps(where, 2),
-        _steps(table, 0),
-        0 if fill is None else fill.stride(0),
-        x.shape[1],
-        c.tiles,
-        c.runs,
-        c.length,
-    )
-    constants = (
-        where.shape[2],
-        padding,
-        mode == "nearest",
-        x.ndim - 2,
-        c.groups > 1,
-        c.group,
-        c.chunk,
-        c.wide,
-        c.block,
-    )
+    x, where, table, fill, kind, *_ = problem
+
+    def prepare() -> Launch:
+        into_strides = [0, 0, 0, 0] if into is None else list(into.stride()[:4])
+        if kind in ("stored", "displaced"):  # pixels write their own gradient, whichever run they are in
+            into_strides[3] = 0
+        numbers = (
+            tuple(into_strides),
+            _strides(x if total is None else total, 2),
+            _strides(grad, 3),
+            _frame(grad.shape[3:], x),
+            problem.layout,
+            (x.shape[1], c.tiles, c.runs, c.length),
+        )
+        grid = (c.runs * c.groups, *where.shape[:2])
+        return warp_backward, grid, (*numbers, *KINDS[kind], *problem.constants(c)), c.block
+
     tensors = (into, total, grad, x, where, table, fill, scale, asked)
-    grid = (c.runs * c.groups, *where.shape[:2])
-    run(warp_backward, grid, tensors, numbers, KINDS[kind], (*constants, kind), c.block)
+    run(tensors, (c, grad.shape, grad.stride(), *problem.key), prepare)
 
 
 def _frame(size: Sequence[int], x: Tensor) -> tuple[Any, ...]:
@@ -294,10 +302,3 @@ def _strides(tensor: Tensor, outer: int) -> tuple[tuple[int, ...], tuple[int, ..
 def _steps(tensor: Tensor | None, axis: int) -> tuple[int, ...]:
     """The strides from an axis on: of parameters (one,), of planes (plane, x, y, z)."""
     return () if tensor is None else (tensor.stride(axis), *tensor.stride()[:axis:-1])
-
-
-def _halves(x: Tensor, where: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-    """A problem with more warps than a launch can count, in two."""
-    if where.shape[0] > MOST:
-        return [(x, part) for part in where.chunk(2)]
-    return list(zip(x.chunk(2), where.chunk(2, dim=1), strict=True))

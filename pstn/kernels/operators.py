@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch.library import Library, register_autograd, register_fake, register_vmap
+from torch.nn import Parameter
 
 _LIBRARY = Library("pstn", "FRAGMENT")
 
@@ -24,13 +25,15 @@ def _operator(name: str, schema: str, run: Any, fake: Any) -> Any:
 def _forward(*inputs: Any) -> Tensor:
     from pstn.kernels import launch
 
-    return launch.forward(*inputs)
+    x, where, table, fill, kind, size, padding, mode = inputs
+    return launch.forward(launch.Problem(x, where, table, fill, kind, padding, mode), size)
 
 
-def _backward(*inputs: Any) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
     from pstn.kernels import launch
 
-    return launch.backward(*inputs)
+    *problem, to_image, to_where = inputs
+    return launch.backward(grad, launch.Problem(*problem), to_image, to_where)
 
 
 def _forward_shape(x: Tensor, where: Tensor, *options: Any) -> Tensor:
@@ -62,7 +65,7 @@ _warp_backward = _operator(
 # with two functions: the same two serve both.
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None = None) -> None:
     x, where, table, fill, kind, _size, padding, mode = inputs
     ctx.save_for_backward(x, where, table, fill)
     ctx.options = (kind, padding, mode)
@@ -102,6 +105,17 @@ class _Warp(torch.autograd.Function):
     backward = staticmethod(_pull)
 
 
+class _Eager(torch.autograd.Function):
+    """The operator without torch's dispatcher, which takes several times as long as a small warp."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        _setup(ctx, inputs)
+        return _forward(*inputs)
+
+    backward = staticmethod(_pull)
+
+
 class _WarpBackward(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -132,20 +146,29 @@ def warp(
             velocities of :func:`pstn.kernels.lattice.lattice`, or the places themselves or displacements,
             (S, B, k, *size).
         table: What all warps share, float32: the m functions at all pixels, (m, *size). None otherwise.
-        fill: The value outside a channel, (C,), or None for zero.
+        fill: The value outside a channel, (C,), or (B, C) for one an array, or None for zero.
         kind: The coordinate function: ``"affine"``, ``"projective"``, ``"linear"``, ``"cpab"``, ``"displaced"`` or
             ``"stored"``.
         size: The output's spatial size.
         padding: ``"fill"``, ``"border"`` or ``"reflect"``.
         mode: ``"linear"`` or ``"nearest"``.
     """
-    operator = _Warp.apply if _transformed() else _warp
-    return operator(x, where, table, fill, kind, size, padding, mode)
+    inputs = (x, where, table, fill, kind, size, padding, mode)
+    if _transformed():
+        return _Warp.apply(*inputs)
+    if not _unwatched(x, where, table, fill):
+        return _warp(*inputs)
+    if torch.is_grad_enabled() and (x.requires_grad or where.requires_grad):
+        return _Eager.apply(*inputs)
+    return _forward(*inputs)
 
 
 def warp_backward(*inputs: Any) -> tuple[Tensor, Tensor]:
     """The gradients of :func:`warp` to x and ``where``."""
-    return _WarpBackward.apply(*inputs) if _transformed() else _warp_backward(*inputs)
+    if _transformed():
+        return _WarpBackward.apply(*inputs)
+    unwatched = not torch.is_grad_enabled() and _unwatched(*inputs[:5])
+    return _backward(*inputs) if unwatched else _warp_backward(*inputs)
 
 
 def _transformed() -> bool:
@@ -153,47 +176,58 @@ def _transformed() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
-# vmap: samples of the same arrays become more samples, other arrays become a larger batch.
+def _unwatched(*tensors: Tensor | None) -> bool:
+    """Whether these are tensors like any other, and nothing wants to see the operators that work on them."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    return all(t is None or type(t) is Tensor or type(t) is Parameter for t in tensors)
+
+
+# vmap: samples of the same arrays become more samples; other arrays, or other values outside, become a larger batch.
 
 
 def _front(value: Tensor, dim: int | None, size: int) -> Tensor:
     return value.movedim(dim, 0) if dim is not None else value.expand(size, *value.shape)
 
 
+def _fills(fill: Tensor | None, dim: int | None, size: int, batch: int) -> Tensor | None:
+    """The values outside, one row for each of ``size`` times ``batch`` arrays, or one for all of them."""
+    if fill is None or (dim is None and fill.ndim == 1):
+        return fill
+    fill = _front(fill, dim, size)
+    fill = fill[:, None] if fill.ndim == 2 else fill
+    return fill.expand(size, batch, -1).flatten(0, 1)
+
+
 def _warp_vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-    x, where, *rest = inputs
-    _shared(in_dims[2:4])
+    x, where, table, fill, *rest = inputs
     n = info.batch_size
     where = _front(where, in_dims[1], n)
-    if in_dims[0] is None:
-        out = _warp(x, where.flatten(0, 1), *rest)
+    if in_dims[0] is None and in_dims[3] is None:
+        out = _warp(x, where.flatten(0, 1), table, fill, *rest)
         return out.unflatten(0, (n, -1)), 0
     x = _front(x, in_dims[0], n)
-    out = _warp(x.flatten(0, 1), where.transpose(0, 1).flatten(1, 2), *rest)
+    fill = _fills(fill, in_dims[3], n, x.shape[1])
+    out = _warp(x.flatten(0, 1), where.transpose(0, 1).flatten(1, 2), table, fill, *rest)
     return out.unflatten(1, (n, -1)), 1
 
 
 def _warp_backward_vmap(
     info: Any, in_dims: tuple[int | None, ...], *inputs: Any
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    grad, x, where, *rest, to_image, to_where = inputs
-    _shared(in_dims[3:5])
+    grad, x, where, table, fill, *rest, to_image, to_where = inputs
     n = info.batch_size
     grad, where = _front(grad, in_dims[0], n), _front(where, in_dims[2], n)
-    if in_dims[1] is None and not to_image:
-        image, places = _warp_backward(grad.flatten(0, 1), x, where.flatten(0, 1), *rest, False, to_where)
+    if in_dims[1] is None and in_dims[4] is None and not to_image:
+        image, places = _warp_backward(grad.flatten(0, 1), x, where.flatten(0, 1), table, fill, *rest, False, to_where)
         return (image.expand(n, 0), places.unflatten(0, (n, -1)) if to_where else places.expand(n, 0)), (0, 0)
     x = _front(x, in_dims[1], n)
+    fill = _fills(fill, in_dims[4], n, x.shape[1])
     grad, where = grad.transpose(0, 1).flatten(1, 2), where.transpose(0, 1).flatten(1, 2)
-    image, places = _warp_backward(grad, x.flatten(0, 1), where, *rest, to_image, to_where)
+    image, places = _warp_backward(grad, x.flatten(0, 1), where, table, fill, *rest, to_image, to_where)
     image = image.unflatten(0, (n, -1)) if to_image else image.expand(n, 0)
     places = places.unflatten(1, (n, -1)).movedim(1, 0) if to_where else places.expand(n, 0)
     return (image, places), (0, 0)
-
-
-def _shared(dims: tuple[int | None, ...]) -> None:
-    if any(dim is not None for dim in dims):
-        raise NotImplementedError("vmap over fill is not supported by the fused warp: pass one fill for all")
 
 
 register_vmap("pstn::warp", _warp_vmap, lib=_LIBRARY)

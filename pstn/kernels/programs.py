@@ -4,8 +4,11 @@
 """The kernels that walk over output pixels: the warp itself, and its gradients to places and, by scattering, to arrays.
 
 One program works on one warp (sample s of array b), on a run of ``length`` tiles and a group of channels. Programs of
-one array follow each other, so the array stays in the cache for all its samples. Strides come in pairs: ``strides`` for
-the outer axes (s, b, c as far as the tensor has them), ``steps`` for x, y, z.
+one array follow each other, so the array stays in the cache for all its samples.
+
+Their arguments come in groups. ``frame`` is (size, spacing, shape) of :mod:`pstn.kernels.sampling`. ``layout`` holds
+the strides of what is read: image, where, table, fill. ``part`` is (channels, tiles, runs, length). The strides of a
+tensor are a pair, those of its outer axes (s, b, c as far as it has them) and its ``steps`` along x, y, z.
 """
 
 import triton
@@ -37,29 +40,40 @@ def which(runs, SPLIT: tl.constexpr):
 
 
 @triton.jit
+def opened(image, where, table, layout, s, b, first, READ: tl.constexpr, NDIM: tl.constexpr, COUNT: tl.constexpr):
+    """A program's image, the parameters of its warp, and what its coordinate function reads, with the strides of it."""
+    image += b * layout[0][0][0] + first * layout[0][0][1]
+    source = where + s * layout[1][0][0] + b * layout[1][0][1]
+    steps = layout[1][1]
+    theta = READ(source, steps, NDIM, COUNT)
+    if table is not None:
+        source, steps = table, layout[2]
+    return image, theta, source, steps
+
+
+@triton.jit
+def read_channel(image, fill, layout, c, offsets, inside, CORNERS: tl.constexpr):
+    """The values of a channel at the corners."""
+    background = None
+    if fill is not None:
+        background = tl.load(fill + c * layout[3][1])
+    return read_corners(image + c * layout[0][0][1], offsets, inside, background, CORNERS)
+
+
+@triton.jit
 def warp_forward(
     out,
     image,
     where,
     table,
     fill,
-    size,
-    spacing,
-    shape,
     out_strides,
-    out_steps,
-    image_strides,
-    image_steps,
-    where_strides,
-    where_steps,
-    table_steps,
-    fill_step,
-    channels,
-    tiles,
-    runs,
-    length,
+    frame,
+    layout,
+    part,
     READ: tl.constexpr,
     PLACE: tl.constexpr,
+    PACE: tl.constexpr,
     COUNT: tl.constexpr,
     PADDING: tl.constexpr,
     NEAREST: tl.constexpr,
@@ -73,41 +87,43 @@ def warp_forward(
 ):
     """out[s, b, c, pixel] = image[b, c, T(pixel)]."""
     CORNERS: tl.constexpr = 1 if NEAREST else 2**NDIM
+    size, spacing, shape = frame
+    channels, tiles, runs, length = part
     run, group, s, b = which(runs, SPLIT)
     first = group * GROUP
     # with one chunk of channels the number is known when the kernel is compiled, and the loop vanishes
     last = GROUP if GROUP == CHUNK else tl.minimum(GROUP, channels - first)
-    out += s * out_strides[0] + b * out_strides[1] + first * out_strides[2]
-    image += b * image_strides[0] + first * image_strides[1]
-    where += s * where_strides[0] + b * where_strides[1]
-    theta = READ(where, where_steps, NDIM, COUNT)
-    source, steps = where, where_steps
-    if table is not None:
-        source, steps = table, table_steps
-
+    image, theta, source, steps = opened(image, where, table, layout, s, b, first, READ, NDIM, COUNT)
+    if fill is not None:
+        fill += b * layout[3][0] + first * layout[3][1]
+    out += s * out_strides[0][0] + b * out_strides[0][1] + first * out_strides[0][2]
     corner = first_tile(run * length, size, WIDE, BLOCK, NDIM)
-    for _ in range(tl.minimum(length, tiles - run * length)):
-        pixel, live = tile_pixels(corner, size, WIDE, BLOCK, NDIM)
-        u = PLACE(theta, source, steps, pixel, centres(pixel, spacing, NDIM), live, NDIM, COUNT)
-        low, fraction, _slope = locate_all(u, shape, PADDING, NEAREST, NDIM)
-        offsets, inside = corner_offsets(low, live, shape, image_steps, CORNERS, NDIM)
-        weights = corner_weights(fraction, CORNERS, NDIM)
-        at = offset(pixel, out_steps, NDIM)
+    count = tl.minimum(length, tiles - run * length)
+    for tile in range(0, count, PACE):
+        offsets, inside, weights, spots, alive = (), (), (), (), ()
+        for t in tl.static_range(PACE):
+            pixel, live = tile_pixels(corner, size, WIDE, BLOCK, NDIM)
+            live = live & (tile + t < count)
+            u = PLACE(theta, source, steps, pixel, centres(pixel, spacing, NDIM), live, NDIM, COUNT)
+            low, fraction, _slope = locate_all(u, shape, PADDING, NEAREST, NDIM)
+            there, exists = corner_offsets(low, live, shape, layout[0][1], CORNERS, NDIM)
+            offsets, inside = offsets + (there,), inside + (exists,)
+            weights = weights + (corner_weights(fraction, CORNERS, NDIM),)
+            spots, alive = spots + (offset(pixel, out_strides[1], NDIM),), alive + (live,)
+            corner = next_tile(corner, size, WIDE, BLOCK, NDIM)
         for c0 in range(0, last, CHUNK):
-            # every channel is read before the first is written: the reads then wait for memory together
+            # all corners of all channels are read before the first is used: the reads then wait for memory together
             found = ()
-            for i in tl.static_range(CHUNK):
-                background = None
-                if fill is not None:
-                    background = tl.load(fill + (first + c0 + i) * fill_step)
-                values = read_corners(image + (c0 + i) * image_strides[1], offsets, inside, background, CORNERS)
-                value = weights[0] * values[0]
-                for k in tl.static_range(1, CORNERS):
-                    value += weights[k] * values[k]
-                found = found + (value,)
-            for i in tl.static_range(CHUNK):
-                tl.store(out + (c0 + i) * out_strides[2] + at, found[i].to(out.dtype.element_ty), mask=live)
-        corner = next_tile(corner, size, WIDE, BLOCK, NDIM)
+            for t in tl.static_range(PACE):
+                for i in tl.static_range(CHUNK):
+                    found = found + (read_channel(image, fill, layout, c0 + i, offsets[t], inside[t], CORNERS),)
+            for t in tl.static_range(PACE):
+                for i in tl.static_range(CHUNK):
+                    value = weights[t][0] * found[t * CHUNK + i][0]
+                    for k in tl.static_range(1, CORNERS):
+                        value += weights[t][k] * found[t * CHUNK + i][k]
+                    spot = out + (c0 + i) * out_strides[0][2] + spots[t]
+                    tl.store(spot, value.to(out.dtype.element_ty), mask=alive[t])
 
 
 @triton.jit
@@ -121,24 +137,12 @@ def warp_backward(
     fill,
     scale,
     plan,
-    size,
-    spacing,
-    shape,
     into_strides,
     total_strides,
-    total_steps,
     grad_strides,
-    grad_steps,
-    image_strides,
-    image_steps,
-    where_strides,
-    where_steps,
-    table_steps,
-    fill_step,
-    channels,
-    tiles,
-    runs,
-    length,
+    frame,
+    layout,
+    part,
     READ: tl.constexpr,
     PLACE: tl.constexpr,
     START: tl.constexpr,
@@ -161,6 +165,8 @@ def warp_backward(
     ``plan`` the image's gradient takes only the warps that :func:`pstn.kernels.gather.warp_gather` leaves out.
     """
     CORNERS: tl.constexpr = 1 if NEAREST else 2**NDIM
+    size, spacing, shape = frame
+    channels, tiles, runs, length = part
     run, group, s, b = which(runs, SPLIT)
     wanted = True
     if plan is not None:
@@ -168,16 +174,13 @@ def warp_backward(
     if wanted:
         first = group * GROUP
         last = GROUP if GROUP == CHUNK else tl.minimum(GROUP, channels - first)
-        grad += s * grad_strides[0] + b * grad_strides[1] + first * grad_strides[2]
-        image += b * image_strides[0] + first * image_strides[1]
-        where += s * where_strides[0] + b * where_strides[1]
-        theta = READ(where, where_steps, NDIM, COUNT)
-        source, steps = where, where_steps
-        if table is not None:
-            source, steps = table, table_steps
+        image, theta, source, steps = opened(image, where, table, layout, s, b, first, READ, NDIM, COUNT)
+        if fill is not None:
+            fill += b * layout[3][0] + first * layout[3][1]
+        grad += s * grad_strides[0][0] + b * grad_strides[0][1] + first * grad_strides[0][2]
         unit = 1.0
         if total is not None:
-            total += b * total_strides[0] + first * total_strides[1]
+            total += b * total_strides[0][0] + first * total_strides[0][1]
             if scale is not None:
                 unit = tl.load(scale)
 
@@ -192,35 +195,37 @@ def warp_backward(
             p = centres(pixel, spacing, NDIM)
             u = PLACE(theta, source, steps, pixel, p, live, NDIM, COUNT)
             low, fraction, slope = locate_all(u, shape, PADDING, NEAREST, NDIM)
-            offsets, inside = corner_offsets(low, live, shape, image_steps, CORNERS, NDIM)
+            offsets, inside = corner_offsets(low, live, shape, layout[0][1], CORNERS, NDIM)
             weights = corner_weights(fraction, CORNERS, NDIM)
-            at = offset(pixel, grad_steps, NDIM)
+            at = offset(pixel, grad_strides[1], NDIM)
             if total is not None:
-                spots, _inside = corner_offsets(low, live, shape, total_steps, CORNERS, NDIM)
+                spots, _inside = corner_offsets(low, live, shape, total_strides[1], CORNERS, NDIM)
             dots = ()
             for _k in tl.static_range(CORNERS):
                 dots = dots + (tl.zeros((BLOCK,), tl.float32),)
             for c0 in range(0, last, CHUNK):
+                # read before use, as in the forward pass
+                slopes, found = (), ()
                 for i in tl.static_range(CHUNK):
-                    c = c0 + i
-                    g = tl.load(grad + c * grad_strides[2] + at, mask=live, other=0.0).to(tl.float32)
+                    g = tl.load(grad + (c0 + i) * grad_strides[0][2] + at, mask=live, other=0.0)
+                    slopes = slopes + (g.to(tl.float32),)
                     if into is not None:
-                        background = None
-                        if fill is not None:
-                            background = tl.load(fill + (first + c) * fill_step)
-                        values = read_corners(image + c * image_strides[1], offsets, inside, background, CORNERS)
+                        found = found + (read_channel(image, fill, layout, c0 + i, offsets, inside, CORNERS),)
+                for i in tl.static_range(CHUNK):
+                    if into is not None:
                         more = ()
                         for k in tl.static_range(CORNERS):
-                            more = more + (dots[k] + g * values[k],)
+                            more = more + (dots[k] + slopes[i] * found[i][k],)
                         dots = more
                     if total is not None:
                         for k in tl.static_range(CORNERS):
-                            part = weights[k] * g
+                            amount = weights[k] * slopes[i]
                             if scale is not None:
-                                part = part * unit
-                                part = tl.where(part == part, part, 0.0).to(tl.int64)  # where it is NaN, so is the unit
-                            spot = total + c * total_strides[1] + spots[k]
-                            tl.atomic_add(spot, part, mask=inside[k], sem="relaxed")
+                                # where it is NaN, so is the unit
+                                amount = amount * unit
+                                amount = tl.where(amount == amount, amount, 0.0).to(tl.int64)
+                            spot = total + (c0 + i) * total_strides[0][1] + spots[k]
+                            tl.atomic_add(spot, amount, mask=inside[k], sem="relaxed")
             if into is not None:
                 g = position_gradient(fraction, slope, dots, NDIM)
                 sums = PULL(sums, theta, source, steps, pixel, p, u, live, g, into, size, NDIM, COUNT)

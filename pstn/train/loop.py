@@ -53,6 +53,8 @@ class Run:
     """Time spent in training and validation, over all sittings."""
     steps: int
     """Optimizer steps taken, over all sittings."""
+    failure: str | None = None
+    """Why training was given up, in a fleet that went on without this network; None where it was not."""
 
 
 def fit(

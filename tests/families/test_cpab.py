@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 from pstn.families import Compose, Similarity
 from pstn.families.cpab import CPAB
@@ -227,6 +229,29 @@ def test_points_that_are_not_numbers_stay_so_and_harm_no_others() -> None:
         assert found[:, 2].isnan().all()
         keep = [0, 1, 3, 4, 5]
         torch.testing.assert_close(found[:, keep], expected[:, keep])
+
+
+def test_the_basis_is_copied_to_a_device_once_and_by_no_transform() -> None:
+    family, there = CPAB((3, 2)), torch.device("meta")
+    theta = draw(family, 2)
+
+    def total(theta: torch.Tensor) -> torch.Tensor:
+        seen.append(family._table(there))
+        return theta.sum()
+
+    seen: list[torch.Tensor] = []
+    torch.func.grad(total)(theta)
+    torch.func.vmap(torch.func.grad(total))(theta)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert isinstance(family._table(there), FakeTensor)
+    kept = family._table(there)
+    assert type(kept) is torch.Tensor
+    assert not any(kept is one for one in seen)
+    for same in (family, CPAB((3, 2)), copy.deepcopy(family), pickle.loads(pickle.dumps(family)), family.half()):
+        assert same._table(there) is kept
+        assert same._table(torch.device("cpu")) is same.basis
+    assert CPAB((3, 2), zero_boundary=False)._table(there).shape != kept.shape
+    assert family.nodal(theta.to(there)).shape == (2, len(family.mesh.nodes), 2)
 
 
 def test_empty_batches() -> None:

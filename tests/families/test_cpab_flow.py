@@ -208,24 +208,66 @@ def test_gradients(cells, zero, engine):
     assert torch.autograd.gradcheck(family.velocity, (theta, points))
 
 
+def rim(k):
+    """Points of every face, edge and corner of the domain, and which way each coordinate may go: inwards, or both."""
+    inner = scatter(3**k, k, seed=7)
+    side = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)] * k).reshape(-1, k)
+    points = torch.where(side == 0, inner, side)
+    return points[(side != 0).any(1)], side[(side != 0).any(1)]
+
+
+@pytest.mark.parametrize("zero", [True, False])
 @pytest.mark.parametrize("cells", [(4,), (2, 2), (2, 1, 1)])
-def test_gradients_on_the_border(cells, engine):
-    """A border that points cross is like any other face; along one that they keep, derivatives are those of inside."""
-    border = torch.cat([scatter(3, len(cells)), scatter(3, len(cells), seed=2)])
-    border[:3, 0], border[3:, -1] = -1.0, 1.0
-    free = CPAB(cells, zero_boundary=False)
-    theta = draw(free, 1, 0.4).requires_grad_()
-    assert torch.autograd.gradcheck(free, (theta, border.clone().requires_grad_()))
-    kept = CPAB(cells)
-    theta = draw(kept, 1, 0.4).requires_grad_()
-    corner = torch.ones(1, len(cells), dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda t: kept(t, torch.cat([border, corner, -corner])), (theta,))
-    exact = jacobian(kept, theta.detach(), border)[0]
-    for axis in range(len(cells)):
-        step = torch.zeros_like(border)
-        step[:, axis] = -1e-7 * torch.where(border[:, axis] > 0, 1.0, -1.0)  # inwards, where it matters
-        change = (kept(theta.detach(), border + step) - kept(theta.detach(), border))[0] / step[:, axis : axis + 1]
-        torch.testing.assert_close(exact[..., axis], change, rtol=1e-5, atol=1e-5)
+def test_gradients_to_parameters_on_the_border(cells, zero, engine):
+    """At every face, edge and corner of the domain, also at the identity and of log-determinants."""
+    family = CPAB(cells, zero)
+    border, _ = rim(family.ndim)
+    theta = draw(family, 1, 0.4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: family(t, border), (theta,))
+    assert torch.autograd.gradcheck(lambda t: family(t, border), (torch.zeros_like(theta).requires_grad_(),))
+    if zero:  # else a way may begin with the crossing of the border, and a determinant feels when
+        assert torch.autograd.gradcheck(lambda t: family.log_det(t, border), (theta,))
+
+
+@pytest.mark.parametrize("cells", [(4,), (2, 2), (2, 1, 1)])
+def test_gradients_to_points_on_a_border_that_is_crossed(cells, engine):
+    """It is like any other face, from both sides."""
+    family = CPAB(cells, zero_boundary=False)
+    border, _ = rim(family.ndim)
+    # a step of eps spends a time like eps on the other side, which costs as much
+    assert torch.autograd.gradcheck(family, (draw(family, 1, 0.4), border.requires_grad_()), eps=1e-7)
+
+
+@pytest.mark.parametrize("cells", [(4,), (2, 2), (2, 1, 1)])
+def test_gradients_to_points_on_a_border_that_is_kept(cells, engine):
+    """At a face, an edge, a corner the derivative is one-sided, and taken into the cell where the point was found.
+
+    Where cells meet at an edge or a corner that does not move, each direction has a derivative of its own, and it is
+    that of the points next to it; what is said at the point itself holds for the directions of its own cell.
+    """
+    family = CPAB(cells)
+    theta, (border, side) = draw(family, 3, 0.4), rim(family.ndim)
+    exact, start, k = jacobian(family, theta, border), family(theta, border), family.ndim
+    home, _ = family.mesh.locate(border)
+    length, told = 1e-6, torch.zeros(len(border), dtype=torch.long)
+    for direction in torch.randn(24, k, dtype=torch.float64, generator=generator(8)):
+        # inwards where the point is on the border; along it, whichever way
+        inward = torch.where(side == 0, direction, -side * direction.abs())
+        near = border + length * inward
+        quotient = (family(theta, near) - start) / length
+        beside = (jacobian(family, theta, near) * inward[:, None]).sum(-1)
+        torch.testing.assert_close(quotient, beside, rtol=1e-4, atol=1e-4)
+        # as long as all of the way is one through the same cells
+        same = (jacobian(family, theta, near) - exact).abs().amax((-1, -2)) < 1e-4
+        here = (exact * inward[:, None]).sum(-1)
+        torch.testing.assert_close(here[same], quotient[same], rtol=1e-4, atol=1e-4)
+        smooth = (side != 0).sum(1) == 1
+        assert same[:, smooth].all()  # on a face all ways into the domain are alike
+        told += same.all(0) & (family.mesh.locate(near)[0] == home)
+    assert (told > 0).all()
+    # what is on the border stays on it
+    stays = (side != 0)[..., None] & (side == 0)[..., None, :]
+    assert not stays.any() or exact[:, stays].abs().max() < 1e-14
 
 
 def test_gradients_of_shared_and_own_points_agree():

@@ -154,3 +154,45 @@ def test_compiles_without_a_graph_break():
     torch.compiler.reset()
     compiled = torch.compile(lambda x, theta: warp(x, family, theta), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x, theta), warp(x, family, theta))
+
+
+@triton.jit
+def pull(into, cotangent, points, where, count, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    k = tl.arange(0, BLOCK)
+    live = k < count
+    p = (tl.load(points + 2 * k, mask=live, other=0.0), tl.load(points + 2 * k + 1, mask=live, other=0.0))
+    g = (tl.load(cotangent + 2 * k, mask=live, other=0.0), tl.load(cotangent + 2 * k + 1, mask=live, other=0.0))
+    theta = cpab.read(where, (1,), 2, COUNT)
+    u = cpab.place(theta, where, (1,), (k, k), p, live, 2, COUNT)
+    cpab.pull(0, theta, where, (1,), (k, k), p, u, live, g, into, (1.0, 1.0), 2, COUNT)
+
+
+def slope(family, theta, points, cotangent):
+    """The gradient to one field's parameters of where its kernel sends points."""
+    leaf = theta.view(1, 1, -1).requires_grad_()
+    where = lattice(family, leaf)
+    into = torch.zeros_like(where)
+    block = triton.next_power_of_2(len(points))
+    pull[(1,)](into, cotangent, points, where.detach(), len(points), where.shape[-1], block)
+    return torch.autograd.grad(where, leaf, into)[0].flatten()
+
+
+@pytest.mark.parametrize("seed", [5, 7])
+def test_gradients_where_the_map_squeezes_a_thousandfold_and_more(seed):
+    """The adjoint is carried forwards, which undoes the squeezing: float32 would leave little of it."""
+    family = CPAB((4, 4))
+    torch.manual_seed(seed)
+    theta, points, cotangent = torch.randn(family.dim), 2 * torch.rand(32, 2) - 1, torch.randn(32, 2)
+    leaf = theta.double().requires_grad_()
+    (truth,) = torch.autograd.grad((family(leaf, points.double()) * cotangent).sum(), leaf)
+    found = slope(family, theta, points, cotangent)
+    assert (found - truth).abs().max() < 1e-4 * truth.abs().max()
+
+
+@pytest.mark.parametrize("cells", [(2, 2), (6, 6)])
+def test_the_wildest_fields_have_finite_gradients(cells):
+    family = CPAB(cells)
+    torch.manual_seed(0)
+    theta, points, cotangent = 1e3 * torch.randn(family.dim), 2 * torch.rand(16, 2) - 1, torch.randn(16, 2)
+    assert moved(family, theta, points).isfinite().all()
+    assert slope(family, theta, points, cotangent).isfinite().all()

@@ -187,11 +187,12 @@ def test_every_pixel_is_written_at_every_size():
 
 def test_runs_and_groups_cover_everything_once():
     for size, channels, warps in product([(5,), (28, 28), (224, 224), (7, 9, 11)], [1, 3, 5, 64, 96], [1, 10, 5000]):
-        c = launch.cut(size, channels, warps)
-        assert (c.runs - 1) * c.length < c.tiles <= c.runs * c.length
-        assert (c.groups - 1) * c.group < channels <= c.groups * c.group
-        assert channels % c.chunk == 0
-        assert c.group % c.chunk == 0
+        for c in (launch.cut(size, channels, warps, backward=backward) for backward in (False, True)):
+            assert (c.runs - 1) * c.length < c.tiles <= c.runs * c.length
+            assert (c.groups - 1) * c.group < channels <= c.groups * c.group
+            assert channels % c.chunk == 0
+            assert c.group % c.chunk == 0
+            assert c.pace <= c.length
 
 
 def test_who_goes_to_the_kernels(monkeypatch):
@@ -211,6 +212,17 @@ def test_who_goes_to_the_kernels(monkeypatch):
     monkeypatch.setattr(kernels, "_DEVICES", frozenset({"cuda"}))
     warp(x, Similarity(), theta)
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 16])
+def test_runs_of_every_length_write_every_pixel_once(length, monkeypatch):
+    """Two tiles are looked at together; the last of an odd run is alone."""
+    plain = launch.cut.__wrapped__
+    monkeypatch.setattr(launch, "ENOUGH", 1)
+    monkeypatch.setattr(launch, "BLOCK", 32)
+    monkeypatch.setattr(launch, "cut", lambda *a, **o: plain(*a, **{"longest": length, **o}))
+    x, theta = draw(Affine(), (1, 2, 9, 21))
+    check(x, Affine(), theta)
 
 
 def test_unknown_padding_and_mode():

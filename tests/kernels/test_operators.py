@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pstn.families import TPS, Projective, Similarity
 from pstn.kernels import operators, reference
@@ -56,10 +57,43 @@ def test_vmap_over_samples_and_over_arrays():
         assert torch.allclose(three, torch.stack([warp(a, Similarity(), theta[0, 0]) for a in x]), atol=1e-5)
 
 
-def test_vmap_over_fill_is_refused():
-    x, theta = torch.rand(1, 1, 3, 3), torch.zeros(1, 4)
-    with pytest.raises(NotImplementedError, match="fill"):
-        torch.func.vmap(lambda f: warp(x, Similarity(), theta, fill=f))(torch.rand(2, 1))
+@pytest.mark.parametrize("own", [(True, True), (True, False), (False, True), (False, False)])
+def test_vmap_over_fill_is_a_loop(own):
+    """With arrays and parameters of their own, or shared; values and gradients to theta."""
+    fill, x, theta = torch.rand(3, 2), torch.rand(3, 2, 2, 4, 5), 0.4 * torch.randn(3, 2, 4)
+
+    def loss(t, a, f):
+        out = warp(a, Similarity(), t, fill=f)
+        return out.square().sum(), out
+
+    gradient = torch.func.grad(loss, has_aux=True)
+    own_x, own_theta = own
+    inputs = (theta if own_theta else theta[0], x if own_x else x[0], fill)
+    found = torch.func.vmap(gradient, in_dims=(0 if own_theta else None, 0 if own_x else None, 0))(*inputs)
+    with reference():
+        looped = [gradient(theta[i * own_theta], x[i * own_x], fill[i]) for i in range(3)]
+    for one, many in zip(found, zip(*looped, strict=True), strict=True):
+        assert torch.allclose(one, torch.stack(many), atol=1e-4)
+
+
+def test_nested_vmap_over_fill():
+    fill, x, theta = torch.rand(2, 3, 1), torch.rand(1, 1, 4, 4), 0.4 * torch.randn(1, 4)
+    found = torch.func.vmap(torch.func.vmap(lambda f: warp(x, Similarity(), theta, fill=f)))(fill)
+    with reference():
+        looped = [[warp(x, Similarity(), theta, fill=f) for f in row] for row in fill]
+    assert torch.allclose(found, torch.stack([torch.stack(row) for row in looped]), atol=1e-5)
+
+
+def test_a_gradient_to_fill_comes_from_the_plain_path():
+    x, theta, fill = torch.rand(1, 2, 4, 4), torch.full((1, 4), 0.4), torch.rand(2)
+
+    def loss(f):
+        return warp(x, Similarity(), theta, fill=f).square().sum()
+
+    with reference():
+        truth = torch.func.grad(loss)(fill)
+    assert truth.abs().min() > 0
+    assert torch.allclose(torch.func.grad(loss)(fill), truth)
 
 
 def test_compiles_without_a_graph_break():
@@ -92,3 +126,28 @@ def test_only_what_is_asked_for_is_computed():
         torch.rand(1, 1, 1, 3, 3), x, matrix, None, None, "affine", "fill", "linear", False, False
     )
     assert image.numel() == places.numel() == 0
+
+
+def test_eager_calls_go_around_the_dispatcher_and_agree_with_it():
+    x, where = torch.rand(1, 2, 3, 4, requires_grad=True), torch.eye(3).flatten().repeat(2, 1, 1).requires_grad_()
+    inputs = (x, where, None, None, "affine", (3, 4), "fill", "linear")
+    one, two = operators.warp(*inputs), WARP(*inputs)
+    assert "Eager" in type(one.grad_fn).__name__
+    assert "Eager" not in type(two.grad_fn).__name__
+    assert torch.equal(one, two)
+    weights = torch.rand(one.shape)
+    for a, b in zip(*(torch.autograd.grad(out, (x, where), weights) for out in (one, two)), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_dispatch_mode_sees_the_operator():
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        warp(torch.rand(1, 1, 3, 3), Similarity(), torch.zeros(1, 4))
+    assert WARP in seen

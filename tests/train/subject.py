@@ -22,7 +22,12 @@ def make_model(seed: int = 0) -> STN:
     """A P-STN with everything that has state or draws: batch statistics, dropout, sampled warps."""
     with seeded(seed):
         body = nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4 * 36, 3)
+            nn.Conv2d(1, 4, 3, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.3),
+            nn.Linear(4 * 36, 3),
         )
         localizer = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
         return STN(body, localizer, Similarity(), StudentT(), features=8)

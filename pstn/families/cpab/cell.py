@@ -23,15 +23,15 @@ def solution(invariants: Tensor, s: Tensor) -> list[Tensor]:
     """The functions f_1 ... f_k at s, from the series of beta and its derivatives."""
     k = len(invariants)
     p = _powers(invariants, s)
-    sums, last = [torch.full_like(s, 1 / math.factorial(k - i)) for i in range(k)], [torch.ones_like(s)]
+    sums, last = [torch.ones_like(s).div_(math.factorial(k - i)) for i in range(k)], [torch.ones_like(s)]
     for n in range(k + 1, k + TERMS):
         last = [combine(p[: len(last)], last), *last[: k - 1]]
         for i, total in enumerate(sums):
-            total.add_(last[0], alpha=1 / math.factorial(n - i))
+            sums[i] = accumulate(total, last[0], math.factorial(n - i))
     found, scale = [], s
     for m in range(k - 1, -1, -1):
         for j in range(1, m + 1):
-            sums[m].addcmul_(p[j - 1], sums[m - j], value=-1)
+            sums[m] = sums[m] - p[j - 1] * sums[m - j]
         found.append(sums[m] * scale)
         scale = scale * s
     return found
@@ -58,7 +58,7 @@ def sensitivities(invariants: Tensor, s: Tensor) -> list[list[Tensor]]:
         betas = [combine(p[: len(betas)], betas), *betas[: k - 1]]
         gammas = [combine(p[: len(gammas)], gammas, betas[0]), *gammas[: k - 1]]
         for i, total in enumerate(sums):
-            total.add_(gammas[0], alpha=1 / math.factorial(n - i))
+            sums[i] = accumulate(total, gammas[0], math.factorial(n - i))
     gamma = [total * s ** (2 * k - i) for i, total in enumerate(sums)]
 
     def slope(m: int, j: int) -> Tensor:  # of f_(k-m) by P_j
@@ -120,3 +120,10 @@ def combine(weights: list[Tensor], values: list[Tensor], start: Tensor | None = 
     for weight, value in pairs:
         found.addcmul_(weight, value)
     return found
+
+
+def accumulate(total: Tensor, term: Tensor, factorial: int) -> Tensor:
+    """total + term / factorial."""
+    if torch.compiler.is_compiling():
+        return total + term / factorial  # exported graphs have numbers in float32: whole ones are exact where it counts
+    return total.add_(term, alpha=1 / factorial)

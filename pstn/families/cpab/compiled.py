@@ -1,8 +1,8 @@
-"""The walk of :mod:`pstn.families.cpab.walk`, one point at a time, compiled by Numba where that is installed.
+"""The walk of :mod:`pstn.families.cpab.walk`, compiled by Numba where that is installed.
 
-The same mathematics in scalars, see :mod:`pstn.families.cpab.scalar`. Threads are Python's, as many as torch uses,
-since the compiled code lets go of the interpreter. Each has a part of the points and sums of its own, which are added
-in order: results do not depend on timing.
+The same mathematics, see :mod:`pstn.families.cpab.plane` and :mod:`pstn.families.cpab.space`. Threads are Python's, as
+many as torch uses, since the compiled code lets go of the interpreter. Each has a part of the points and sums of its
+own, which are added in order: results do not depend on timing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,71 +30,66 @@ def available() -> bool:
 
 @dataclass
 class Tape:
-    """Where points started, and for each thread: its part of them, how many legs each took, and the legs."""
+    """How many points there are, and for each part of them (from, to) the legs of the walk and what these belong to."""
 
-    rows: np.ndarray
-    parts: list[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]
+    count: int
+    parts: list[tuple[int, int, np.ndarray, np.ndarray]]
 
 
 def carry(field: Field, simplices: Tensor, b: Tensor, record: bool = False) -> tuple[Tensor, Tensor, Tape]:
     """As :func:`pstn.families.cpab.walk.carry`."""
-    from pstn.families.cpab.scalar import forward  # compiles
-
+    mesh, engine, steps = field.mesh, _engine(field), int(budget(field))
+    count = len(field.nodal) * b.shape[2]
+    ends, growth = np.empty((count, mesh.ndim)), np.empty(count)
     # In NumPy: torch's own threads, once woken, keep the cores busy for a while.
-    tables, steps, batch = _tables(field), budget(field), len(field.nodal)
-    rows = (np.arange(batch)[:, None] * len(field.mesh.simplices) + simplices.numpy()).ravel()
-    starts = np.broadcast_to(b.numpy().transpose(1, 2, 0), (batch, b.shape[2], len(b))).reshape(-1, len(b))
-    n = len(rows)
-    arrays = rows, starts, np.empty((n, field.mesh.ndim)), np.empty(n)
+    cells, starts = simplices.numpy().ravel(), np.ascontiguousarray(b.flatten(1).numpy().T)
+    tables = _table(field), mesh.neighbours.numpy(), mesh.handover.numpy(), mesh.corners.numpy(), cells, starts
 
-    def run(part: slice) -> tuple[slice, np.ndarray, np.ndarray, np.ndarray, int]:
-        counts = np.empty(part.stop - part.start if record else 0, dtype=np.int64)
-        lost, legs, marks = forward(*tables, *(array[part] for array in arrays), counts, steps)
-        return part, counts, legs, marks, lost
+    def run(part: tuple[int, int]) -> tuple[int, tuple[int, int, np.ndarray, np.ndarray]]:
+        lost, legs, marks = engine.forward(*tables, *part, ends, growth, steps, record)
+        return lost, (*part, legs, marks)
 
-    count = max(1, min(4 * torch.get_num_threads(), n // 512))
-    found = _each(run, [slice(n * i // count, n * (i + 1) // count) for i in range(count)])
-    if lost := sum(part[-1] for part in found):
+    n = max(1, min(4 * torch.get_num_threads(), count // 512))
+    parts = [(count * i // n, count * (i + 1) // n) for i in range(n)] if count else []
+    found = _each(run, parts)
+    if lost := sum(part[0] for part in found):
         raise lost_error(steps, lost)
-    return torch.from_numpy(arrays[2]), torch.from_numpy(arrays[3]), Tape(rows, [part[:-1] for part in found])
+    return torch.from_numpy(ends), torch.from_numpy(growth), Tape(count, [part[1] for part in found])
 
 
 def retrace(field: Field, tape: Tape, pull: Tensor, swell: Tensor | None) -> tuple[Tensor, Tensor]:
     """As :func:`pstn.families.cpab.walk.retrace`."""
-    from pstn.families.cpab.scalar import backward  # compiles
+    mesh, engine, table, m = field.mesh, _engine(field), _table(field), field.mesh.ndim + 1
+    tables = table, *(t.numpy() for t in (mesh.neighbours, mesh.handover, mesh.corners, mesh.gradients))
+    pulls = pull.contiguous().numpy()
+    swells = np.empty(0) if swell is None else swell.contiguous().numpy()
+    backs, total = pulls.copy(), np.zeros((len(table), table.shape[1] - 1))
 
-    tables, m = _tables(field), field.mesh.ndim + 1
-    swell = torch.zeros_like(pull[:, 0]) if swell is None else swell
-    rows, ins = tape.rows, [t.contiguous().numpy() for t in (pull, swell, torch.empty_like(pull))]
-
-    def run(piece: tuple[slice, np.ndarray, np.ndarray, np.ndarray]) -> tuple[slice, np.ndarray]:
-        part, counts, legs, marks = piece
+    def run(part: tuple[int, int, np.ndarray, np.ndarray]) -> tuple[slice, np.ndarray]:
+        begin, end, legs, marks = part
         # the rows of the fields that these points belong to
-        size = len(field.mesh.simplices)
-        span = slice(rows[part.start] // size * size, (rows[part.stop - 1] // size + 1) * size)
-        sums = np.zeros((span.stop - span.start, m * m + m - 1))
-        backward(*tables, rows[part], counts, *(array[part] for array in ins), legs, marks, span.start, sums)
-        return span, sums
+        size, per = len(mesh.simplices), tape.count // len(field.nodal)
+        rows = slice(begin // per * size, ((end - 1) // per + 1) * size)
+        sums = np.zeros((rows.stop - rows.start, total.shape[1]))
+        engine.backward(*tables, pulls, swells, backs, legs, marks, rows.start, sums)
+        return rows, sums
 
-    total = np.zeros((field.rates.shape[-1], m * m + m - 1))
-    for span, sums in _each(run, tape.parts if len(rows) else []):
-        total[span] += sums
+    for rows, sums in _each(run, tape.parts):
+        total[rows] += sums
     by_row = torch.from_numpy(total.T)
-    return field.pull_back(by_row[: m * m].unflatten(0, (m, m)), by_row[m * m :]), torch.from_numpy(ins[2])
+    return field.pull_back(by_row[: m * m].unflatten(0, (m, m)), by_row[m * m :]), torch.from_numpy(backs)
 
 
-def _tables(field: Field) -> tuple[tuple[int, ...] | np.ndarray, ...]:
-    mesh = field.mesh
-    return (
-        (0,) * mesh.ndim,
-        field.rates.permute(2, 0, 1).contiguous().numpy(),
-        field.invariants.T.contiguous().numpy(),
-        field.radius.contiguous().numpy(),
-        mesh.neighbours.numpy(),
-        mesh.handover.numpy(),
-        mesh.corners.numpy(),
-        mesh.gradients.numpy(),
-    )
+def _engine(field: Field) -> ModuleType:
+    # here, because it compiles
+    from pstn.families.cpab import plane, space
+
+    return plane if field.mesh.ndim == 2 else space
+
+
+def _table(field: Field) -> np.ndarray:
+    """A row for each simplex of each field: rates, invariants, radius."""
+    return np.ascontiguousarray(field.table.numpy().T)
 
 
 def _each(run: Callable[[Any], Any], parts: list[Any]) -> list[Any]:

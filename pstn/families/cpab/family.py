@@ -20,6 +20,8 @@ from pstn.families.cpab.tessellation import Tessellation, tessellation
 #: number of cells that a point can cross stays small.
 SPEED = 10.0
 
+_TABLES: dict[tuple[tuple[int, ...], bool, bool, torch.device], Tensor] = {}
+
 
 class CPAB(Family):
     r"""Diffeomorphisms :math:`T_\theta(p) = x(1)`, where :math:`x(0) = p` and :math:`\dot x = v_\theta(x)`.
@@ -28,7 +30,7 @@ class CPAB(Family):
     triangles, four a rectangle (2-D), and tetrahedra, five a box (3-D). The flow is exact: in a cell the solution of a
     linear equation, from cell to cell by the root where the face is reached; no step size. The gradient is the adjoint
     equation along the same way, exact as well. Everything is computed in float64, whatever the parameters are. On a CPU
-    the walk in 2-D and 3-D is some three times as fast where Numba is installed; the numbers are the same.
+    the walk in 2-D and 3-D is several times as fast where Numba is installed; the numbers are the same.
 
     :math:`\theta` are velocities at the nodes, in an orthonormal basis whose order and sign are fixed, so that saved
     models keep their meaning. Without constraints of volume, each parameter is one component at one node: the boxes'
@@ -87,7 +89,7 @@ class CPAB(Family):
 
     def nodal(self, theta: Float[Tensor, "*b d"]) -> Float[Tensor, "*b m k"]:
         """The velocities at the nodes of ``mesh``, in float64."""
-        table = self.basis.to(theta.device)
+        table = self._table(theta.device)
         return (theta.double() @ table.flatten(1)).unflatten(-1, table.shape[1:]).clamp(-SPEED, SPEED)
 
     def move(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n k"]:
@@ -185,6 +187,22 @@ class CPAB(Family):
         found = torch.linalg.cholesky(covariance(self.mesh, self.basis, length_scale, variance, on, nugget))
         found = found.to(dtype=torch.get_default_dtype(), device=device)
         return MultivariateNormal(found.new_zeros(self.dim), scale_tril=found)
+
+    def _table(self, device: torch.device) -> Float[Tensor, "d m k"]:
+        """The basis on a device; copied once for all families that are alike."""
+        if device == self.basis.device or torch.compiler.is_compiling():
+            return self.basis.to(device)
+        key = (self.cells, self.zero_boundary, self.volume_preserving, device)
+        if key not in _TABLES:
+            with torch.inference_mode(False), torch.no_grad():
+                found = self.basis.to(device)
+            # a tensor that belongs to a transform, or is none, must not outlive it
+            if type(found) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(found):
+                return found
+            if len(_TABLES) >= 64:
+                _TABLES.clear()
+            _TABLES[key] = found
+        return _TABLES[key]
 
     def _integrate(self, nodal: Tensor, points: Tensor, dtype: torch.dtype, volume: bool = False) -> Tensor:
         """The points after unit time, or the log-determinants there."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +16,8 @@ from pstn.families.cpab.walk import Field
 
 #: Whether to use Numba on the CPU; the results are the same.
 use_numba = compiled.available()
+#: Whether an exported flow is plain operations; see :func:`plain`.
+_plain = False
 
 
 def flow(nodal: Tensor, points: Tensor, boxes: Sequence[int], volume: bool = True) -> tuple[Tensor, Tensor | None]:
@@ -30,8 +33,42 @@ def flow(nodal: Tensor, points: Tensor, boxes: Sequence[int], volume: bool = Tru
         The moved points, (b, n, k), and the log-determinants, (b, n), with gradients to ``nodal`` and ``points``.
     """
     if torch.compiler.is_compiling():
+        return _drawn(nodal, points, tuple(boxes)) if _plain else _integrate(nodal, points, boxes)
+    if _recorded():
         return _integrate(nodal, points, boxes)
     return _Flow.apply(nodal, points, tuple(boxes), volume)[:2]
+
+
+def _recorded() -> bool:
+    """Whether the operations are being written down (``make_fx``), with all of torch.func's transforms behind us."""
+    dispatching = torch.utils._python_dispatch._get_current_dispatch_mode()
+    tracing = isinstance(dispatching, torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode)
+    return tracing and not torch._C._are_functorch_transforms_active()
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Export the flow as plain operations inside, for runtimes that do not have this library's operator."""
+    global _plain
+    before, _plain = _plain, True
+    try:
+        yield
+    finally:
+        _plain = before
+
+
+def _drawn(nodal: Tensor, points: Tensor, boxes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The numbers of :func:`flow` by plain operations: in 1-D no loop, else one."""
+    if len(boxes) == 1:
+        trip = travel(Line.of(nodal[..., 0]), points[..., 0])
+        return trip.end[..., None], trip.growth()
+    from pstn.families.cpab.plain import carry  # loads torch's compiler
+
+    mesh = tessellation(boxes).on(nodal.device)
+    simplices, b = mesh.locate(points.flatten(0, 1))
+    end, growth = carry(Field(nodal, mesh), simplices.view(points.shape[:2]), b.unflatten(1, points.shape[:2]))
+    shape = (nodal.shape[0], points.shape[1])
+    return end.reshape(*shape, len(boxes)), growth.reshape(shape)
 
 
 def integrate(

@@ -20,7 +20,7 @@ from torch import Tensor
 #: What a cell takes that is not crossed in unit time; any number above one would do.
 _NEVER = 2.0
 #: A way that takes longer than unit time.
-_FAR = 1e100
+_FAR = 1e30
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Line:
         """The field with the given velocities at equidistant nodes of [-1, 1], (b, n + 1)."""
         n = nodal.shape[1] - 1
         left, right = nodal[:, :-1], nodal[:, 1:]
-        time = _duration(2 / n, left.abs(), right.abs() - left.abs())
+        time = _duration(2.0, left.abs(), right.abs() - left.abs()) / n
         time = torch.where(left * right > 0, time.clamp(max=_NEVER), _NEVER)
         return cls(
             nodal=nodal,
@@ -99,9 +99,9 @@ class Trip:
 
 def travel(line: Line, x: Tensor) -> Trip:
     """Carry the points, (b, n) or (1, n), along the field for unit time."""
-    b, n = len(line.nodal), line.nodal.shape[1] - 1
+    b, n = line.nodal.shape[0], line.nodal.shape[1] - 1
     at = (x + 1) * (n / 2)
-    cell = torch.where(at == n, n - 1, at.floor()).clamp(-1, n).nan_to_num()
+    cell = torch.where(at == n, n - 1, at.floor()).clamp(-1, n).nan_to_num(0.0, 0.0, 0.0)
     beyond = (cell < 0) | (cell == n)
     share, start = torch.where(beyond, 0.0, at - cell), (cell.long() + 1).expand(b, -1)
     ends = line.left.gather(1, start), line.right.gather(1, start)
@@ -109,8 +109,8 @@ def travel(line: Line, x: Tensor) -> Trip:
     right = v > 0
     edge = torch.where(right, ends[1], ends[0])
     # By the share, as the velocity: where one reaches zero, so does the other.
-    way = (right.to(v) - share) * (2 / n)
-    if beyond.any():
+    way = (right.to(v) - share) * 2 / n
+    if torch.compiler.is_compiling() or beyond.any():
         side = torch.where(start == 0, -1.0, 1.0)
         way = torch.where(beyond, torch.where(right == (start == 0), side - x, side * _FAR), way)
     change = edge - v
@@ -122,7 +122,7 @@ def travel(line: Line, x: Tensor) -> Trip:
     node = start - (~right).long()
     rest = 1 - time
     target = line.clock.gather(1, node.clamp(0, n)) + torch.where(right, rest, -rest)
-    stop = torch.searchsorted(line.clock, target, right=True)
+    stop = _position(line.clock, target)
     # Rounding must not turn a point back into the cell it has left.
     stop = torch.where(right, torch.maximum(stop, node + 1), torch.minimum(stop, node))
     stop = torch.where(stay, start, stop)
@@ -131,9 +131,9 @@ def travel(line: Line, x: Tensor) -> Trip:
     time = torch.where(stay, 1.0, (target - line.clock.gather(1, gate)).abs_())
     share = torch.where(stay, share, (~right).to(v))
     slope = line.slope.gather(1, stop)
-    rise = (slope * time).expm1()
+    rise = _expm1(slope * time)
     beta = torch.where(slope == 0, time, rise / slope)
-    end = torch.addcmul(torch.where(stay, x, gate.to(v) * (2 / n) - 1), v, beta)
+    end = torch.addcmul(torch.where(stay, x, gate.to(v) * 2 / n - 1), v, beta)
     return Trip(first, Leg(stop, share, v, time, slope, beta, (slope * time).exp()), stay, right, end)
 
 
@@ -183,7 +183,7 @@ def travel_back(line: Line, trip: Trip, pull: Tensor, swell: Tensor | None) -> t
 def _duration(way: Tensor | float, v: Tensor, change: Tensor) -> Tensor:
     """How long a way takes on which the velocity grows evenly from v by ``change``; infinite if it reaches zero."""
     grown = change / v
-    bend = torch.where(grown == 0, 1.0, grown.log1p() / grown)
+    bend = torch.where(grown == 0, 1.0, _log1p(grown) / grown)
     return (way / v * bend).masked_fill_(grown <= -1, torch.inf)
 
 
@@ -192,3 +192,29 @@ def _gamma(slope: Tensor, time: Tensor, beta: Tensor, spread: Tensor) -> Tensor:
     z = slope * time
     series = time * time * (1 / 2 + z * (1 / 3 + z * (1 / 8 + z * (1 / 30 + z / 144))))
     return torch.where(z.abs() < 0.005, series, (time * spread - beta) / slope)
+
+
+# Other runtimes that an exported graph meets know neither a search nor these two functions, or round them away.
+
+
+def _position(clock: Tensor, target: Tensor) -> Tensor:
+    """How many of the sorted times are not later."""
+    if torch.compiler.is_compiling():
+        return (clock[:, None] <= target[..., None]).sum(-1)
+    return torch.searchsorted(clock, target, right=True)
+
+
+def _log1p(x: Tensor) -> Tensor:
+    """log(1 + x); what rounding took from 1 + x, it took from the divisor too."""
+    if torch.compiler.is_compiling():
+        u = 1 + x
+        return torch.where(u == 1, x, u.log() * (x / (u - 1)))
+    return x.log1p()
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1 likewise."""
+    if torch.compiler.is_compiling():
+        u = x.exp()
+        return torch.where(u == 1, x, (u - 1) * (x / u.log()))
+    return x.expm1()

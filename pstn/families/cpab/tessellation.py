@@ -65,7 +65,9 @@ class Tessellation:
         boxes = torch.tensor(self.boxes, dtype=points.dtype, device=points.device)
         cell = (points + 1) * (boxes / 2)
         # The right border belongs to the last box inside, so that a point of the domain is never outside it.
-        index = torch.where(cell == boxes, boxes - 1, cell.floor()).clamp(min=-1).minimum(boxes).nan_to_num()
+        index = (
+            torch.where(cell == boxes, boxes - 1, cell.floor()).clamp(min=-1).minimum(boxes).nan_to_num(0.0, 0.0, 0.0)
+        )
         strides = [int(np.prod([n + 2 for n in self.boxes[:axis]])) for axis in range(self.ndim)]
         candidates = self.members[((index.long() + 1) * torch.tensor(strides, device=points.device)).sum(-1)]
         # Within the box all is exact: a point on a face is on it to the last bit, and stays where a border repels.

@@ -51,7 +51,8 @@ class Field:
         self.radius = torch.stack(roots).sum(0)
 
     @cached_property
-    def _table(self) -> Tensor:
+    def table(self) -> Tensor:
+        """Rates, invariants and radius, a column for each row."""
         return torch.cat([self.rates.flatten(0, 1), self.invariants, self.radius[None]])
 
     @cached_property
@@ -61,7 +62,7 @@ class Field:
 
     def at(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rates, invariants and radius of the given rows."""
-        k, found = self.mesh.ndim, self._table.gather(1, rows.expand(len(self._table), -1))
+        k, found = self.mesh.ndim, self.table.gather(1, rows.expand(len(self.table), -1))
         split = (k + 1) ** 2
         return found[:split].unflatten(0, (k + 1, k + 1)), found[split:-1], found[-1]
 
@@ -141,7 +142,7 @@ def _walk(field: Field, rows: Tensor, b: Tensor, tape: list[Step] | None) -> tup
     # Time left (none for points that are not finite: they stay), longest step to try, integral of the divergence
     state = torch.stack([*b, b.isfinite().all(0).to(b), torch.full_like(b[0], torch.inf), torch.zeros_like(b[0])])
     end_rows, end = rows.clone(), state.clone()
-    for _ in range(steps := budget(field)):
+    for _ in range(steps := int(budget(field))):
         if not len(ids):
             return end_rows, end[: k + 1], end[-1]
         b, left, reach, growth = state[: k + 1], state[k + 1], state[k + 2], state[k + 3]
@@ -150,9 +151,9 @@ def _walk(field: Field, rows: Tensor, b: Tensor, tape: list[Step] | None) -> tup
         for _ in range(1, k):
             rates.append(matvec(matrix, rates[-1]))
         limit = torch.minimum(torch.minimum(left, reach), REACH / radius)
-        s, functions, face, height, speed = _aim(b, rates, invariants, radius, limit)
+        s, functions, face, height, speed = aim(b, rates, invariants, radius, limit)
         ahead = combine(functions, rates, b)
-        good = _inside(b, ahead, rates, combine(differentiate(functions, invariants), rates), radius, s)
+        good = inside(b, ahead, rates, combine(differentiate(functions, invariants), rates), radius, s)
 
         reach = torch.where(good, torch.inf, s / 2)
         s = torch.where(good, s, 0.0)
@@ -229,7 +230,7 @@ def retrace(field: Field, tape: Tape, pull: Tensor, swell: Tensor | None) -> tup
     return field.pull_back(total[: (k + 1) ** 2].unflatten(0, (k + 1, k + 1)), total[(k + 1) ** 2 :]), to_points
 
 
-def _aim(
+def aim(
     b: Tensor, rates: list[Tensor], invariants: Tensor, radius: Tensor, limit: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor]:
     """The time at which points leave, at most ``limit``; f there; the face they head for, their height and speed."""
@@ -263,16 +264,18 @@ def _first_root(b: Tensor, rates: list[Tensor], invariants: Tensor, limit: Tenso
     gap, first = (b + SLACK / 2).clamp_(min=0).float(), rates[0].float()
     second = rates[1].float() if len(rates) > 1 else (invariants[0] * rates[0]).float()
     # The first root of gap + first t + second t² / 2, without cancellation
-    square = torch.addcmul(first * first, gap, second, value=-2)
+    twice = 2 * gap
+    square = first * first - twice * second
     big = square.clamp(min=0).sqrt_().add_(first.abs())
-    falling = (2 * gap / big).masked_fill_(square < 0, torch.inf)
+    falling = (twice / big).masked_fill_(square < 0, torch.inf)
     # At zero there is nothing to turn back from; float32 has many such zeros.
     turning = (big / -second).masked_fill_((second >= 0) | (big == 0), torch.inf)
     times = torch.where(first < 0, falling, turning)
-    s, face = torch.fmin(times[0], limit.new_full((), torch.inf)), torch.zeros_like(limit, dtype=torch.long)
+    times.masked_fill_(times.isnan(), torch.inf)
+    s, face = times[0], torch.zeros_like(limit, dtype=torch.long)
     for i in range(1, len(b)):
         face.masked_fill_(times[i] < s, i)
-        s = torch.fmin(s, times[i])
+        s = torch.minimum(s, times[i])
     return s.to(limit), face
 
 
@@ -292,21 +295,21 @@ def _estimate(start: Tensor, heading: list[Tensor], invariants: Tensor, s: Tenso
 
 def _halley(value: Tensor, slope: Tensor, bend: Tensor) -> Tensor:
     """The step to the root by Halley's method, and none where the function does not fall."""
-    step = value * slope / torch.addcmul(value * bend, slope, slope, value=-2).div_(2)
+    step = value * slope / (value * bend / 2 - slope * slope)
     return torch.where((slope < 0) & (step.abs() < torch.inf), step, 0.0)
 
 
-def _inside(b: Tensor, ahead: Tensor, rates: list[Tensor], speed: Tensor, radius: Tensor, s: Tensor) -> Tensor:
+def inside(b: Tensor, ahead: Tensor, rates: list[Tensor], speed: Tensor, radius: Tensor, s: Tensor) -> Tensor:
     """Whether the whole step is inside the simplex, but for the slack.
 
     A cubic with the same values and slopes at both ends differs by at most a fourth derivative / 384, and lies above
     its Bernstein points: where these are inside, the way is, and no crossing was overlooked.
     """
     third = s / 3
-    lowest = torch.minimum(torch.addcmul(b, third, rates[0]), torch.addcmul(ahead, third, speed, value=-1))
+    lowest = torch.minimum(torch.addcmul(b, third, rates[0]), ahead - third * speed)
     turn, length = radius * s, s * (math.e / 384)
     for i, rate in enumerate(rates, 1):
-        lowest.addcmul_(turn ** (4 - i) * length, rate.abs(), value=-1)
+        lowest.sub_(turn ** (4 - i) * length * rate.abs())
         length = length * s
     lowest = torch.minimum(lowest, ahead).sub_(b.clamp(max=0))
     return lowest.amin(0) >= -SLACK
@@ -320,8 +323,8 @@ def lost_error(steps: int, points: int) -> RuntimeError:
     )
 
 
-def budget(field: Field) -> int:
-    """More steps than any point can need.
+def budget(field: Field) -> Tensor:
+    """More steps than any point can need, a whole number.
 
     While the direction of the velocity turns by less than a right angle, a way crosses a line of the tessellation at
     most once for each of its edges, so the number of crossings is finite; the velocity turns no faster than the
@@ -329,4 +332,8 @@ def budget(field: Field) -> int:
     """
     boxes = torch.tensor(field.mesh.boxes, dtype=field.rates.dtype, device=field.rates.device)
     passed = (field.nodal.abs().amax(0).amax(0) * boxes).sum() if field.nodal.numel() else boxes.sum()
-    return 500 + 50 * int(field.radius.amax() + passed) if field.radius.numel() else 1
+    return (
+        (500 + 50 * (field.radius.amax(0) + passed).floor()).long()
+        if field.radius.numel()
+        else boxes.new_ones(()).long()
+    )

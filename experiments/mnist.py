@@ -1,0 +1,99 @@
+"""Small subsets of MNIST and the networks that the P-STN papers train on them; tables of both papers share this."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+from torch import nn
+
+from pstn import STN, Gaussian, Point, Similarity, StudentT, nets
+from pstn.data import Data, Normalise, mnist, mnist_subset
+from pstn.experiment import Experiment, Split
+from pstn.families import CPAB
+from pstn.inference import Augment
+from pstn.train import Train
+
+SIZES = (10, 30, 100, 1000, 3000, 10000)
+SHAPE, NORMALISE = (1, 28, 28), Normalise(mean=0.1307, std=0.3081)
+FILL = float(NORMALISE.fill)
+#: Strengths of traditional augmentation to choose from: the deviation of rotation, log-scale and shifts.
+SIGMAS = (0.05, 0.1, 0.15, 0.2)
+#: The papers train alike throughout, but for learning rates.
+TRAIN = Train(epochs=600, batch_size=8, drop_last=True, lr=1e-3, localizer_lr=0.1, weight_decay=0.01, seed=42)
+#: The preprint's: the localizer as fast as the rest, and the whole KL divergence of each input.
+PREPRINT = replace(TRAIN, localizer_lr=1.0, kl_weight=1.0, kl_per="input")
+#: The scales of the preprint's Gaussian prior to choose from.
+SCALES = (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
+
+
+@cache
+def _part(n: int, fold: int, split: Literal["train", "validation"]) -> Data:
+    return mnist_subset(n, fold, split).normalised(NORMALISE)
+
+
+@cache
+def _test() -> Data:
+    return mnist("test").normalised(NORMALISE)
+
+
+@dataclass(frozen=True)
+class Subset:
+    """n digits a fold, up to 10,000 others to choose settings by, and MNIST's whole test set."""
+
+    n: int
+
+    def __call__(self, fold: int) -> Split:
+        return Split(_part(self.n, fold, "train"), _part(self.n, 0, "validation"), _test())
+
+
+def row(n: int, name: str, label: str, model: Callable[..., STN], of: str = "", **options: Any) -> Experiment:
+    """A row of n digits, on the line ``of`` or of its own. With many digits, settings are chosen on two folds."""
+    shown = {"label": f"{label}, n = {n}", "line": f"{of or label}, n = {n}", "tags": {"n": n, "model": label}}
+    usual = {"train": TRAIN, "folds": 5, "tuning_folds": 2 if n >= 3000 else None, "samples": 10}
+    return Experiment(f"{name}-{n}", Subset(n), model, **{**usual, **shown, **options})
+
+
+def cnn() -> STN:
+    """28,086 parameters."""
+    return STN(nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52))
+
+
+def stn() -> STN:
+    """28,726 parameters."""
+    return STN(_body(), nets.localizer(SHAPE, channels=(12, 18)), Similarity(), Point(), fill=FILL)
+
+
+def pstn() -> STN:
+    """26,662 parameters; a Student-t of two degrees of freedom."""
+    return STN(_body(), nets.localizer(SHAPE), Similarity(), StudentT(), fill=FILL)
+
+
+def gaussian(prior_scale: float) -> STN:
+    """26,662 parameters; a Gaussian held against its own mean, as the code of the preprint's time has it."""
+    posterior = Gaussian(prior_scale, prior_mean="posterior", image_noise=1e-5)
+    return STN(_body(), nets.localizer(SHAPE), Similarity(), posterior, fill=FILL)
+
+
+def diffeo_stn() -> STN:
+    """43,754 parameters; θ has 34."""
+    return STN(_body(), nets.localizer(SHAPE, channels=(12, 18)), CPAB((3, 3)), Point(hidden=(50,)), fill=FILL)
+
+
+def diffeo_pstn(prior_scale: float) -> STN:
+    """44,614 parameters; the spread starts at the prior's scale times softplus(-2)."""
+    spread = prior_scale * math.log1p(math.exp(-2))
+    posterior = Gaussian(prior_scale, spread, hidden=(38,), prior_mean="posterior", image_noise=1e-5)
+    return STN(_body(), nets.localizer(SHAPE), CPAB((3, 3)), posterior, fill=FILL)
+
+
+def augment(sigma: float) -> Augment:
+    """Traditional augmentation: random similarities, θ ~ N(0, σ²)."""
+    return Augment(Similarity(), sigma, fill=FILL)
+
+
+def _body() -> nn.Sequential:
+    return nets.classifier(SHAPE, 10)

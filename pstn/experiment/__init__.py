@@ -1,0 +1,58 @@
+"""Experiments as data: a table's rows, running them in fleets here or on Ray, results, and paper against ours."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pstn.experiment.catalogue import MissingTable, find, names
+    from pstn.experiment.choice import choose
+    from pstn.experiment.comparison import Comparison, Result, compare
+    from pstn.experiment.engine import run
+    from pstn.experiment.page import against, render
+    from pstn.experiment.results import Results, ResultsError
+    from pstn.experiment.row import Experiment, Split
+    from pstn.experiment.student import Welch, welch
+    from pstn.experiment.table import Claim, Table
+
+#: Where each name lives. They are imported when asked for: `pstn --help` reads this package's settings and no more.
+_HOMES = {
+    "choice": ("choose",),
+    "comparison": ("Comparison", "Result", "compare"),
+    "engine": ("run",),
+    "catalogue": ("MissingTable", "find", "names"),
+    "page": ("against", "render"),
+    "results": ("Results", "ResultsError"),
+    "row": ("Experiment", "Split"),
+    "table": ("Claim", "Table"),
+    "student": ("Welch", "welch"),
+}
+
+__all__ = [
+    "Claim",
+    "Comparison",
+    "Experiment",
+    "MissingTable",
+    "Result",
+    "Results",
+    "ResultsError",
+    "Split",
+    "Table",
+    "Welch",
+    "against",
+    "choose",
+    "compare",
+    "find",
+    "names",
+    "render",
+    "run",
+    "welch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

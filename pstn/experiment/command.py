@@ -1,0 +1,87 @@
+"""``pstn reproduce``: list tables, run them, print paper against ours, write their pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from pstn.experiment.catalogue import MissingTable, find, names
+from pstn.experiment.comparison import compare
+from pstn.experiment.engine import results_path, run
+from pstn.experiment.page import render
+from pstn.experiment.results import Results
+from pstn.experiment.settings import Reproduce
+from pstn.experiment.table import Table
+from pstn.report.table import Column
+from pstn.report.table import Table as Shown
+
+
+def reproduce(settings: Reproduce, console: Console, command: str = "pstn reproduce") -> None:
+    """Do what the settings ask for.
+
+    Arguments:
+        settings: The settings.
+        console: Where to show progress and tables.
+        command: The command that was given, for the records.
+    """
+    tables = [find(id, settings.experiments) for id in _ids(settings.tables, settings.experiments)]
+    if settings.list:
+        console.print(listing(tables, settings.results).rich())
+        return
+    if settings.ray and settings.ray[0] in names(settings.experiments):
+        raise MissingTable(f"--ray has the address {settings.ray[0]!r}, which is a table: name tables before --ray")
+    ray = None if settings.ray is None else settings.ray[0] if settings.ray else "local"
+    for table in tables:
+        if not settings.render:
+            run(
+                table,
+                quick=settings.quick,
+                device=settings.device,
+                rows=settings.rows,
+                runs=settings.runs,
+                results=settings.results,
+                ray=ray,
+                command=command,
+                console=console,
+            )
+        comparison = compare(table.sliced() if settings.quick else table, results=settings.results)
+        if settings.render:
+            console.print(f"wrote {render(comparison, settings.docs)}", highlight=False, soft_wrap=True)
+            continue
+        for shown in comparison.tables():
+            console.print(shown.rich())
+        lines = [*comparison.sentences(), f"records: {results_path(settings.results, comparison.table)}"]
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def listing(tables: Sequence[Table], results: Path) -> Shown:
+    """Every table with its state and how far it is."""
+    rows = []
+    for table in tables:
+        states = [row.state for row in table.rows]
+        # The weakest of the rows' states is the table's, but a table of which some rows run is not without data.
+        state = next((s for s in ("stand-in", "full") if s in states), "needs data")
+        lacking = states.count("needs data")
+        state += f" ({lacking} rows need data)" if lacking and state != "needs data" else ""
+        records = Results(results_path(results, table)).records.values()
+        measured = {record["row"] for record in records if record["test"]}
+        done = f"{sum(row.name in measured for row in table.rows)}/{len(table.rows)}"
+        lacks = dict.fromkeys(what for row in table.rows if (what := row.lacks))
+        stands = dict.fromkeys(row.stand_in for row in table.rows if row.stand_in)
+        rows.append([table.id, table.title, state, done, "; ".join((*lacks, *stands)) or None])
+    headings = ("table", "what", "state", "rows measured", "remarks")
+    return Shown([Column(name, "left") for name in headings], rows)
+
+
+def _ids(wanted: Sequence[str], root: Path | None) -> list[str]:
+    """The ids that are meant: tables, or all tables of a paper."""
+    known = names(root)
+    found: list[str] = []
+    for name in wanted or known:
+        meant = [id for id in known if name.strip("/") in (id, id.partition("/")[0])]
+        if not meant:
+            raise MissingTable(f"there is no table or paper {name!r}; there are {', '.join(known) or 'none'}")
+        found += meant
+    return list(dict.fromkeys(found))

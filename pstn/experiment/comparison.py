@@ -1,0 +1,194 @@
+"""The paper's figures beside ours, from the file of results alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pstn.experiment.choice import choose
+from pstn.experiment.engine import results_path
+from pstn.experiment.network import plain, recipe
+from pstn.experiment.results import Record, Results
+from pstn.experiment.row import Experiment, Setting, words
+from pstn.experiment.student import Welch, welch
+from pstn.experiment.table import Claim
+from pstn.experiment.table import Table as Rows
+from pstn.report.table import Cell, Column, Measured, Table, figure
+
+#: How scores are shown: words, factor, digits. Any other is shown under its own name, with three digits.
+SHOWN = {
+    "accuracy": ("accuracy, %", 100.0, 2),
+    "nll": ("NLL", 1.0, 3),
+    "ece": ("ECE", 1.0, 4),
+    "brier": ("Brier", 1.0, 3),
+}
+
+#: A difference counts from this probability down.
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured of a row."""
+
+    row: Experiment
+    setting: Setting
+    """The setting that validation chose."""
+    chosen: Sequence[Record]
+    """The records of its networks, a fold each, those that diverged left out."""
+    every: Sequence[Record]
+    """The records of all networks that were trained for the row."""
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """The test scores, a fold each; none where the row does not have the score."""
+        return tuple(record["test"][metric] for record in self.chosen if metric in record["test"])
+
+    def measured(self, metric: str) -> Measured | None:
+        """The test scores as they are shown."""
+        values = self.values(metric)
+        _, factor, digits = shown(metric)
+        return Measured(tuple(factor * value for value in values), digits) if values else None
+
+    def against_paper(self, metric: str) -> Welch | None:
+        """The t-test against the paper's mean and deviation, which are taken to be of as many folds as the row has."""
+        ours, paper = Measured(self.values(metric) or (math.nan,)), self.row.paper.get(metric)
+        if paper is None:
+            return None
+        return welch(ours.mean, ours.deviation, len(ours.values), *paper, self.row.folds)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of a paper with what was measured of it."""
+
+    table: Rows
+    results: Sequence[Result]
+    """Of the rows that are measured, in the table's order."""
+
+    @cached_property
+    def by_name(self) -> dict[str, Result]:
+        """The results by the rows' names."""
+        return {result.row.name: result for result in self.results}
+
+    def beside(self, metric: str) -> Table:
+        """Paper, recipe as published, best under the same budget: mean ± deviation, and t-tests against the paper."""
+        title, factor, digits = shown(metric)
+        lines: dict[str, dict[str, Experiment]] = {}
+        for row in self.table.rows:
+            if row.column != "extra":
+                lines.setdefault(row.line, {})[row.column] = row
+        rows: list[list[Cell]] = []
+        for line, columns in lines.items():
+            papers = [row.paper[metric] for row in columns.values() if metric in row.paper]
+            cells: list[Cell] = [line]
+            cells.append(figure(factor * papers[0][0], factor * papers[0][1], digits) if papers else None)
+            for column in ("published", "best"):
+                result = self.by_name.get(columns[column].name) if column in columns else None
+                cells.append(None if result is None else result.measured(metric))
+                cells.append(None if result is None or self.table.slice else _chance(result.against_paper(metric)))
+            rows.append(cells)
+        headings = ("paper", "ours, as published", "p", "ours, best", "p")
+        return Table([Column("", "left"), *map(Column, headings)], rows, f"{self.table.title}: {title}")
+
+    def details(self) -> Table:
+        """Every row that was measured: all its scores, the setting chosen, and what it cost."""
+        columns = [Column("", "left"), *(Column(shown(metric)[0]) for metric in self.table.metrics)]
+        columns += [Column("chosen", "left"), Column("parameters"), Column("networks"), Column("seconds")]
+        rows: list[list[Cell]] = []
+        for result in self.results:
+            seconds = sum(record["seconds"] for record in result.every)
+            lost = sum(record["failure"] is not None for record in result.every)
+            networks = f"{len(result.every)}" + (f", {lost} diverged" if lost else "")
+            scores: list[Cell] = [result.measured(metric) for metric in self.table.metrics]
+            chosen, parameters = words(result.setting) or None, f"{result.every[0]['parameters']:,}"
+            rows.append([result.row.label, *scores, chosen, parameters, networks, f"{seconds:.0f}"])
+        devices = " and ".join(sorted({one["device"] for result in self.results for one in result.every}))
+        note = "Mean ± deviation over folds; seconds of all networks together"
+        return Table(columns, rows, "All rows", f"{note}, on {devices}." if devices else "")
+
+    def claims(self) -> Table:
+        """What the paper says of its rows, tested on ours."""
+        rows: list[list[Cell]] = []
+        for claim in self.table.claims:
+            found, test = self.tested(claim)
+            numbers = None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
+            rows.append([claim.words, found, numbers])
+        return Table([Column("claim", "left"), Column("here", "left"), Column("Welch's test", "left")], rows)
+
+    def tested(self, claim: Claim) -> tuple[str, Welch | None]:
+        """Whether a claim is confirmed, refuted or left open, and the test."""
+        if not {claim.better, claim.than} <= self.by_name.keys():
+            return "not run", None
+        a, b = (Measured(self.by_name[name].values(claim.metric)) for name in (claim.better, claim.than))
+        test = welch(a.mean, a.deviation, len(a.values), b.mean, b.deviation, len(b.values))
+        ahead = (a.mean > b.mean) == claim.more and a.mean != b.mean
+        if test is None or test.p > LEVEL:
+            return f"open ({'ahead' if ahead else 'not ahead'} by the means)", test
+        return "confirmed" if ahead else "refuted", test
+
+    def sentences(self) -> list[str]:
+        """The comparison in words."""
+        metric = self.table.metrics[0]
+        near = total = 0
+        for result in self.results:
+            if result.row.column == "published" and metric in result.row.paper and result.values(metric):
+                mean, deviation = result.row.paper[metric]
+                total += 1
+                near += abs(Measured(result.values(metric)).mean - mean) <= deviation
+        said = [f"{len(self.results)} of {len(self.table.rows)} rows are measured."]
+        if total and not self.table.slice:
+            said.append(f"{near} of {total} rows as published are within one deviation of the paper's mean.")
+        said += sorted({row.stand_in for row in self.table.rows if row.stand_in})
+        said += dict.fromkeys(f"{row.label}: {row.note}" for row in self.table.rows if row.note)
+        return [*said, *([self.table.note] if self.table.note else [])]
+
+    def tables(self) -> list[Table]:
+        """All tables: one a score that the paper has, the claims, the details."""
+        metrics = [m for m in self.table.metrics if any(m in row.paper for row in self.table.rows)]
+        found = [self.beside(metric) for metric in metrics or self.table.metrics[:1]]
+        return [*found, *([self.claims()] if self.table.claims else []), self.details()]
+
+
+def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
+    """What a table's file of results says, for the recipes as they are now.
+
+    Neither data nor trained networks are needed. A row counts once it is whole: all its settings, and the folds of the
+    chosen one measured on test data.
+
+    Arguments:
+        table: The table, or its slice.
+        results: The folder of results.
+    """
+    by_recipe = {(r["recipe"], r["fold"]): r for r in Results(results_path(results, table)).records.values()}
+    found = []
+    for row in table.rows:
+        keys = {plain(setting): recipe(row, plain(setting)) for setting in row.settings()}
+
+        def record(setting: Setting, fold: int, keys: dict[str, str] = keys) -> Record | None:
+            return by_recipe.get((keys[plain(setting)], fold))
+
+        setting = choose(row, record)
+        if setting is None:
+            continue
+        final = [record(setting, fold) for fold in range(row.folds)]
+        if any(one is None or not (one["test"] or one["failure"]) for one in final):
+            continue
+        sound = [one for one in final if one is not None and not one["failure"]]
+        every = [one for each in row.settings() for fold in range(row.folds) if (one := record(each, fold)) is not None]
+        if sound:
+            found.append(Result(row, setting, sound, every))
+    return Comparison(table, found)
+
+
+def shown(metric: str) -> tuple[str, float, int]:
+    """A score's name in words, the factor to show it by, and its digits."""
+    return SHOWN.get(metric, (metric, 1.0, 3))
+
+
+def _chance(test: Welch | None) -> str | None:
+    if test is None:
+        return None
+    return "p < 0.001" if test.p < 0.001 else f"p = {test.p:.3f}"

@@ -1,0 +1,103 @@
+"""A table of a paper: its rows, what the paper claims of them, the figures to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pstn.experiment.row import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: How many rows a quick look takes, where the table does not say which.
+QUICK_ROWS = 6
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper that says that one row is better than another.
+
+    Arguments:
+        words: The claim.
+        better: The name of the row that is said to be better.
+        than: The name of the other.
+        metric: By which score.
+        more: Whether more of it is better.
+    """
+
+    words: str
+    better: str
+    than: str
+    metric: str = "accuracy"
+    more: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of a paper.
+
+    Arguments:
+        id: Paper and table, as the file is called: ``"pstn22/table2"``.
+        title: What it is about.
+        rows: The rows.
+        metrics: The scores to show; the first is the one that is compared with the paper.
+        claims: What the paper says of its rows, to be tested.
+        figures: Functions that draw from the rows' results, by the name of the picture.
+        quick: Names of the rows that a quick look takes; the first few by default.
+        fleet: How many networks are trained together at most. Their last digits depend on it.
+        note: What to know beside the table.
+    """
+
+    id: str
+    title: str
+    rows: Sequence[Experiment]
+    metrics: Sequence[str] = ("accuracy", "nll", "ece")
+    claims: Sequence[Claim] = ()
+    figures: Mapping[str, Callable[[Sequence[Any]], Figure]] = field(default_factory=dict)
+    quick: Sequence[str] = ()
+    fleet: int = 100
+    note: str = ""
+    source: Path | None = None
+    """The folder of experiments that the table was found in."""
+    slice: bool = False
+    """Whether it is cut down for a quick look, which the paper's figures are not to be held against."""
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.rows]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        unknown = {*self.quick, *(c.better for c in self.claims), *(c.than for c in self.claims)} - set(names)
+        if not names or twice or unknown:
+            raise ValueError(
+                f"table {self.id!r} has {len(names)} rows, of the same name {twice}, and speaks of {sorted(unknown)}, "
+                "which it does not have; expected rows with names of their own"
+            )
+
+    def row(self, name: str) -> Experiment:
+        """The row of a name, be it only one that another row needs."""
+        for row in self.every():
+            if row.name == name:
+                return row
+        raise KeyError(f"{self.id} has no row {name!r}; it has {', '.join(row.name for row in self.rows)}")
+
+    def every(self) -> list[Experiment]:
+        """The rows with those they need, the needed before those that need them."""
+        found: dict[str, Experiment] = {}
+
+        def add(row: Experiment) -> None:
+            if row.needs is not None:
+                add(row.needs)
+            found.setdefault(row.name, row)
+
+        for row in self.rows:
+            add(row)
+        return list(found.values())
+
+    def sliced(self) -> Table:
+        """The table cut down for a quick look, under another id, so that its results stay apart."""
+        names = self.quick or [row.name for row in self.rows[:QUICK_ROWS]]
+        rows = [row.sliced() for row in self.rows if row.name in names]
+        note = "A quick look at a slice of the table: it shows that all runs, and nothing about the paper."
+        return replace(self, id=f"{self.id}-quick", rows=rows, claims=(), quick=(), note=note, slice=True)

@@ -1,0 +1,151 @@
+"""Convolutions with a kernel of its own for each network: fused, or as matrix products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._C._functorch import is_batchedtensor
+from torch.overrides import TorchFunctionMode
+
+from pstn import kernels
+
+_CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
+_POOLS = (torch.max_pool1d, torch.max_pool2d)
+#: What the kernels are made for: the most products of channels, and the longest side.
+CHANNELS, SIDE = 2048, 11
+#: The rows of a matrix product that a gradient sums one after the other.
+GROUP = 2048
+
+
+class Products(TorchFunctionMode):
+    """Inside, under ``vmap``, convolutions whose kernels are stacked become matrix products, fused where they can be.
+
+    The rule of ``vmap`` is a grouped convolution, one group a network. Libraries for GPUs run the groups one after the
+    other, or with kernels made for one channel a group. Small float32 convolutions and the max-pooling behind them go to
+    :mod:`pstn.kernels.convolve`; for others, or without Triton, the windows are copied out and multiplied.
+    """
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the call, or what stands in its place."""
+        kwargs = kwargs or {}
+        if function in _CONVOLUTIONS and is_batchedtensor(args[1]):
+            found = _plain(*args, **kwargs)
+            if found is not None:
+                return fused(*found) if _small(*found) else convolve(*found)
+        if function in _POOLS and is_batchedtensor(args[0]):
+            size = _apart(*args, **kwargs)
+            if size is not None:
+                return pooled(args[0], size)
+        return function(*args, **kwargs)
+
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int] = (0, 0, 0)
+) -> Tensor:
+    """The convolution of (B, C, *space) with (O, C, *kernel), as a product of windows and kernels.
+
+    Example:
+        >>> x, weight = torch.randn(2, 3, 9, 8), torch.randn(5, 3, 4, 3)
+        >>> torch.allclose(convolve(x, weight, None, (2, 1)), F.conv2d(x, weight, stride=(2, 1)), atol=1e-5)
+        True
+    """
+    k = weight.ndim - 2
+    around = [n for p in reversed(padding[:k]) for n in (p, p)]
+    windows = F.pad(x, around) if any(around) else x
+    for axis, (length, step) in enumerate(zip(weight.shape[2:], stride, strict=True)):
+        windows = windows.unfold(axis + 2, length, step)  # (B, C, *out, *kernel) in the end
+    size = windows.shape[2 : 2 + k]
+    order = (0, *range(2, 2 + k), 1, *range(2 + k, 2 + 2 * k))
+    count = x.shape[0] * math.prod(size)
+    # The kernels' gradient is a sum over all rows, which a library takes one by one: in groups it takes many at once.
+    group = next((n for n in range(GROUP, count) if count % n == 0), count)
+    rows = windows.permute(order).reshape(count // max(group, 1), group, math.prod(weight.shape[1:]))
+    taps = weight.flatten(1).t().expand(len(rows), -1, -1)
+    out = torch.bmm(rows, taps) if bias is None else torch.baddbmm(bias, rows, taps)
+    return out.view(x.shape[0], *size, -1).movedim(-1, 1)
+
+
+def fused(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    """The convolution of (B, C, *space) with (O, C, *kernel) in one or two dimensions, by Triton."""
+    from pstn.kernels.convolve import convolve as kernel
+
+    line = weight.ndim == 3
+    if line:
+        x, weight, stride, padding = x.unsqueeze(2), weight.unsqueeze(2), (1, *stride), (0, *padding)
+    out = kernel(x[None], weight[None], None if bias is None else bias[None], stride, padding)[0]
+    return out.squeeze(2) if line else out
+
+
+def pooled(x: Tensor, size: Sequence[int]) -> Tensor:
+    """The largest value in each window, the windows side by side, by Triton."""
+    from pstn.kernels.convolve import pool
+
+    return pool(x.unsqueeze(-2), (1, *size)).squeeze(-2) if len(size) == 1 else pool(x, size)
+
+
+def _at_hand(*tensors: Tensor | None) -> bool:
+    """Whether these are for the kernels."""
+    return kernels._TRITON and all(
+        t is None
+        or (t.device.type in kernels._DEVICES and t.dtype == torch.float32 and not torch.is_autocast_enabled(t.device.type))
+        for t in tensors
+    )
+
+
+def _small(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> bool:
+    """Whether a convolution is one that the kernels are made for."""
+    return (
+        _at_hand(x, weight, bias)
+        and weight.ndim in (3, 4)
+        and weight.shape[0] * weight.shape[1] <= CHANNELS
+        and max(weight.shape[2:]) <= SIDE
+        and all(n + 2 * p >= k for n, k, p in zip(x.shape[2:], weight.shape[2:], padding, strict=True))
+        # within one network, places are 32-bit numbers
+        and x.shape[0] * max(x.shape[1], weight.shape[0]) * math.prod(n + 2 * SIDE for n in x.shape[2:]) < 2**31
+    )
+
+
+def _each(value: int | Sequence[int], k: int) -> tuple[int, ...]:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * k if len(values) == 1 else values
+
+
+def _apart(
+    x: Tensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> tuple[int, ...] | None:
+    """The windows' size of a pooling whose windows lie side by side, where the kernels can do it; None for any other."""
+    k = x.ndim - 2
+    if k not in (1, 2) or not _at_hand(x):
+        return None
+    size, step = _each(kernel_size, k), _each(stride or kernel_size, k)
+    plain = size == step and not any(_each(padding, k)) and set(_each(dilation, k)) == {1} and not ceil_mode
+    fits = all(n <= m for n, m in zip(size, x.shape[2:], strict=True)) and math.prod(size) <= 64
+    return size if plain and fits else None
+
+
+def _plain(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> tuple[Tensor, Tensor, Tensor | None, tuple[int, ...], tuple[int, ...]] | None:
+    """The arguments of an undilated, ungrouped convolution, in full; None for any other."""
+    k = weight.ndim - 2
+    if groups != 1 or set(_each(dilation, k)) != {1} or isinstance(padding, str) or x.ndim != k + 2:
+        return None
+    return x, weight, bias, _each(stride, k), _each(padding, k)

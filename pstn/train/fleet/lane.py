@@ -1,0 +1,104 @@
+"""Steps of one batch size, prepared many at a time, and on a GPU replayed as one recorded graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pstn.train.fleet.noise import Request
+from pstn.train.fleet.optimizer import KNOBS
+
+if TYPE_CHECKING:
+    from pstn.train.fleet.fleet import Fleet
+
+#: Steps that are prepared at once, and the random numbers a network may need for them.
+STEPS, NUMBERS = 64, 2**21
+
+
+class Lane:
+    """Steps of one batch size: where each finds its batch, its settings and its noise.
+
+    Everything a step reads lies in tensors that stay where they are, and a cursor on the device says which row is next:
+    a step is the same sequence of operations each time, which a GPU can record once and replay without being asked for
+    each of them.
+
+    Arguments:
+        fleet: Whose steps.
+        size: Examples a network and step.
+        requests: What a network draws in such a step.
+    """
+
+    def __init__(self, fleet: Fleet, size: int, requests: Sequence[Request]) -> None:
+        self.fleet, self.requests = fleet, requests
+        device, count = fleet.device, fleet.stack.count
+        # Not of the number of networks: noise is drawn for so many steps at once, and must not depend on the company.
+        numbers = sum(torch.Size(request.shape).numel() for request in requests)
+        self.capacity = max(1, min(STEPS, NUMBERS // max(numbers, 1)))
+        self.index = torch.zeros(self.capacity, count, size, dtype=torch.int64, device=device)
+        self.knobs = torch.zeros(self.capacity, count, len(KNOBS), device=device)
+        self.recorded = device.type == "cuda"
+        recorded = requests if self.recorded else ()
+        self.noise = [torch.zeros(self.capacity, count, *r.shape, dtype=r.dtype, device=device) for r in recorded]
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def fill(self, index: Tensor, knobs: Tensor) -> None:
+        """Lay out the next K steps: batches (K, M, size), settings (K, M, 6), and where they are recorded, noise."""
+        steps = len(index)
+        self.index[:steps] = index.to(self.index.device)
+        self.knobs[:steps] = knobs.to(self.knobs.device)
+        self.cursor.zero_()
+        for buffer, request in zip(self.noise, self.requests, strict=False):
+            for network, source in enumerate(self.fleet.sources):
+                buffer[:steps, network] = request.draw(source, steps)
+
+    def step(self) -> None:
+        """The next step."""
+        if self.recorded and self.graph is None:
+            self._record()
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.noise:
+            self._step([self._next(buffer) for buffer in self.noise])
+        else:
+            # Number by number in the order in which each network alone would draw them.
+            self._step([torch.stack([request.draw(s) for s in self.fleet.sources]) for request in self.requests])
+
+    def _next(self, buffer: Tensor) -> Tensor:
+        return buffer.index_select(0, self.cursor).squeeze(0)
+
+    def _step(self, noise: Sequence[Tensor]) -> None:
+        pool, index = self.fleet.pool, self._next(self.index)
+        x, y = (values.index_select(0, index.flatten()).unflatten(0, index.shape) for values in (pool.x, pool.y))
+        knobs = self._next(self.knobs)
+        self.cursor += 1
+        self.fleet.take(x, y, knobs, noise)
+
+    def _record(self) -> None:
+        """Take a few steps for the allocator and the kernels' compilers, record one, and undo them."""
+        fleet = self.fleet
+        state = [fleet.stack.weights, *fleet.stack.still.values(), *fleet.optimizer.slots.values()]
+        state += [fleet.alive, fleet.sums, self.cursor]
+        before = [value.clone() for value in state]
+        stream = torch.cuda.Stream(fleet.device)
+        stream.wait_stream(torch.cuda.current_stream(fleet.device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self._step([self._next(buffer) for buffer in self.noise])
+                self.cursor.zero_()
+        torch.cuda.current_stream(fleet.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._step([self._next(buffer) for buffer in self.noise])
+            self.graph = graph
+        except RuntimeError as error:
+            # An operation that asks the device for a number, to decide how to go on, cannot be recorded.
+            warnings.warn(f"this fleet trains step by step, which is slower: {error}", stacklevel=2)
+            self.recorded = False
+        for value, old in zip(state, before, strict=True):
+            value.copy_(old)

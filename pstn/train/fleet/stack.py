@@ -1,0 +1,161 @@
+"""Many networks of one architecture as one: stacked weights, one forward and backward pass, one optimizer step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.fx import GraphModule
+
+from pstn.train.config import Train
+from pstn.train.convolve import Products
+from pstn.train.fleet.channels import Channels
+from pstn.train.fleet.noise import Feed, Record, Request
+from pstn.train.fleet.record import record
+from pstn.train.seed import seeded
+from pstn.train.step import Loss, Step
+
+
+class Unit(nn.Module):
+    """One network with all that a step does before the optimizer: augmentation, model, objective."""
+
+    def __init__(self, model: nn.Module, augment: nn.Module | None, config: Train, loss: Loss | None) -> None:
+        super().__init__()
+        self.step = Step(model, config, loss)
+        self.augment = augment
+
+    def forward(self, x: Tensor, y: Tensor, kl_weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """In training the loss and its terms; in evaluation the scores, twice."""
+        if not self.training:
+            scores = torch.stack(self.step.scores(x, y))
+            return scores, scores
+        if self.augment is not None:
+            x = self.augment(x)
+        assert kl_weight is not None
+        self.step.kl_weight = kl_weight  # type: ignore[assignment]
+        loss = self.step.objective(x, y)
+        terms, self.step.terms = self.step.terms, ()
+        return loss, torch.stack([term.float() for term in terms])
+
+
+class Stack:
+    """M units as one.
+
+    The trainable weights of all are one matrix, a row a network, so that an optimizer step is a few operations on one
+    tensor. Everything else that a network holds (frozen weights, batch statistics, constants) is stacked name by name.
+
+    Arguments:
+        units: The networks, of one :func:`signature`.
+        device: Where to work.
+    """
+
+    def __init__(self, units: Sequence[Unit], device: torch.device) -> None:
+        self.unit = copy.deepcopy(units[0]).to(device)
+        self.device, self.count = device, len(units)
+        self.faster = Products if device.type == "cuda" else Channels
+        self.steps: dict[torch.Size, GraphModule] = {}
+        first = dict(units[0].named_parameters())
+        self.shapes = {name: p.shape for name, p in first.items() if p.requires_grad}
+        if not self.shapes:
+            raise ValueError("the models have no parameter that requires a gradient: there is nothing to train")
+        self.sizes = [shape.numel() for shape in self.shapes.values()]
+        rows = [dict(unit.named_parameters()) for unit in units]
+        self.weights = torch.stack(
+            [torch.cat([row[name].detach().flatten() for name in self.shapes]) for row in rows]
+        ).to(device)
+        still = [
+            {**{n: p.detach() for n, p in row.items() if n not in self.shapes}, **dict(unit.named_buffers())}
+            for unit, row in zip(units, rows, strict=True)
+        ]
+        # What all have in common (a frozen classifier, a family's tables) is kept once. Batch statistics and whatever
+        # else a module may write to are in its saved state, and stacked even if they start alike.
+        own = _remembered(self.unit)
+        self.still, self.common = {}, {}
+        for name, value in still[0].items():
+            same = name not in own and all(torch.equal(s[name], value) for s in still[1:])
+            if same:
+                self.common[name] = value.to(device)
+            else:
+                self.still[name] = torch.stack([s[name] for s in still]).to(device)
+        # A model that is no STN has no transformers, and one learning rate.
+        inside = {id(p) for t in getattr(self.unit.step.model, "transformers", ()) for p in t.parameters()}
+        named = dict(self.unit.named_parameters())
+        flags = [torch.full((shape.numel(),), id(named[name]) in inside) for name, shape in self.shapes.items()]
+        self.localizer = torch.cat(flags).to(device)
+
+    def named(self, weights: Tensor) -> dict[str, Tensor]:
+        """The rows as weights by name, (M, *shape)."""
+        parts = weights.split(self.sizes, dim=1)
+        return {
+            name: part.unflatten(1, shape) if shape else part.squeeze(1)
+            for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)
+        }
+
+    def run(
+        self,
+        weights: Tensor,
+        still: dict[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        noise: Sequence[Tensor],
+        kl_weight: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What the units return, (M, ...), each for its own batch (M, B, ...), labels (M, B) and noise (M, ...)."""
+
+        def one(named: dict, still: dict, x: Tensor, y: Tensor, kl_weight: Tensor | None, *noise: Tensor) -> Any:
+            with Feed(noise), self.faster():
+                return functional_call(self.unit, (named, still, self.common), (x, y, kl_weight))
+
+        dims = (0, 0, 0, 0, None if kl_weight is None else 0, *[0] * len(noise))
+        return vmap(one, in_dims=dims)(self.named(weights), still, x, y, kl_weight, *noise)
+
+    def differentiate(
+        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The losses (M,), their terms (M, T), and the gradient of each row of weights by its own loss, (M, P)."""
+        names = tuple(self.still)
+
+        def go(weights: Tensor, x: Tensor, y: Tensor, kl_weight: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+            still, noise = dict(zip(names, rest, strict=False)), rest[len(names) :]
+            weights = weights.detach().requires_grad_()
+            with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, autocast):
+                loss, terms = self.run(weights, still, x, y, noise, kl_weight)
+                (gradient,) = torch.autograd.grad(loss.sum(), weights)
+            return loss.detach(), terms.detach(), gradient
+
+        inputs = (self.weights, x, y, kl_weight, *self.still.values(), *noise)
+        if x.shape not in self.steps:
+            # Written down once as a list of tensor operations: what vmap, autograd and the model's own Python cost is
+            # not paid again. Recording takes a step; it is not to leave a trace in the batch statistics.
+            self.steps[x.shape] = record(go, [value.clone() for value in inputs])
+        return self.steps[x.shape](*inputs)
+
+    def requests(self, x: Tensor, y: Tensor) -> list[Request]:
+        """What one network draws for a batch, in order; changes nothing."""
+        still = {name: value[0].clone() for name, value in self.still.items()}
+        named = {name: value[0] for name, value in self.named(self.weights).items()}
+        with torch.no_grad(), seeded(0, self.device), Record() as record:
+            functional_call(self.unit, (named, still, self.common), (x, y, torch.zeros((), device=self.device)))
+        return record.requests
+
+    def write(self, row: int, unit: Unit, weights: Tensor, still: dict[str, Tensor]) -> None:
+        """Copy one network's numbers into a unit."""
+        state = {name: value[row] for name, value in self.named(weights).items()}
+        state |= {name: value[row] for name, value in still.items()}
+        with torch.no_grad():
+            for name, value in (*unit.named_parameters(), *unit.named_buffers()):
+                if name in state:
+                    value.copy_(state[name])
+
+
+def _remembered(unit: nn.Module) -> set[str]:
+    """The buffers that are part of the saved state."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in unit.named_modules()
+        for name in module._buffers.keys() - module._non_persistent_buffers_set
+    }

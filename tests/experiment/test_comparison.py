@@ -1,0 +1,77 @@
+"""Paper against ours, from the file of results alone."""
+
+import shutil
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from pstn.experiment import Claim, Results, compare, render
+from pstn.experiment.comparison import Comparison, Result
+from pstn.experiment.student import welch
+
+
+def test_a_line_has_the_paper_the_published_recipe_and_the_best(table, done, monkeypatch):
+    shutil.rmtree(done / "runs")
+    monkeypatch.setattr("pstn.data.embedded.find_digits", lambda: None)  # neither networks nor data are needed
+    comparison = compare(table, results=done / "results")
+    beside = comparison.beside("accuracy")
+    (cnn, pstn) = beside.cells()
+    words = [text for text, _ in cnn]
+    records = [r["test"]["accuracy"] for r in Results(done / "results/toy/few_digits.jsonl").records.values()
+               if r["row"] == "cnn"]  # fmt: skip
+    mean, deviation = 100 * statistics.fmean(records), 100 * statistics.stdev(records)
+    assert words[:3] == ["CNN", "50.00 ± 10.00", f"{mean:.2f} ± {deviation:.2f}"]
+    test = welch(mean, deviation, 2, 50, 10, 2)
+    assert words[3] == f"p = {test.p:.3f}"
+    assert words[4] != "–", "the row 'fast' stands on the same line"
+    assert [text for text, _ in pstn][:2] == ["P-STN", "–"]
+    assert len(comparison.results) == len(comparison.details().rows) == 5
+
+
+def test_an_unfinished_or_changed_row_is_not_shown(table, done):
+    changed = replace(table, rows=[replace(row, version=2) if row.name == "pstn" else row for row in table.rows])
+    comparison = compare(changed, results=done / "results")
+    assert {result.row.name for result in comparison.results} == {"cnn", "fast", "jitter", "frozen"}
+    assert comparison.tested(table.claims[0]) == ("not run", None)
+
+
+def test_without_results_there_is_a_page_that_says_so(table, tmp_path):
+    page = render(compare(table, results=tmp_path), tmp_path / "docs")
+    assert "0 of 5 rows are measured." in page.read_text()
+    assert list((tmp_path / "docs").iterdir()) == [page]
+
+
+def test_a_page_is_the_same_each_time_and_has_its_figures(table, done):
+    comparison = compare(table, results=done / "results")
+    page = render(comparison, done / "docs")
+    first = {path.name: path.read_bytes() for path in page.parent.iterdir()}
+    render(comparison, done / "docs")
+    assert {path.name: path.read_bytes() for path in page.parent.iterdir()} == first
+    assert set(first) == {"toy-few_digits.md", "toy-few_digits-scores.svg"}
+    text = page.read_text()
+    for words in ("| CNN | 50.00 ± 10.00 |", "toy-few_digits-scores.svg", "P-STN beats CNN", "within one deviation"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "more", "verdict"),
+    [((0.9, 0.91), True, "confirmed"), ((0.9, 0.91), False, "refuted"), ((0.5, 0.51), True, "refuted"),
+     ((0.5, 0.95), True, "open (ahead by the means)"), ((0.6, 0.78), True, "open (not ahead by the means)")],
+)  # fmt: skip
+def test_a_claim_is_confirmed_refuted_or_open(table, ours, more, verdict):
+    def result(name, values):
+        return Result(table.row(name), {}, [{"test": {"accuracy": value}} for value in values], [])
+
+    comparison = Comparison(table, [result("pstn", ours), result("cnn", (0.7, 0.705))])
+    found, test = comparison.tested(Claim("", "pstn", "cnn", more=more))
+    assert found == verdict
+    assert (test.p < 0.05) == (not found.startswith("open"))
+
+
+def test_a_slice_is_not_held_against_the_paper(table, done):
+    cut = table.sliced()
+    comparison = Comparison(cut, compare(table, results=done / "results").results)
+    assert all(text == "–" for row in comparison.beside("accuracy").cells() for text, _ in (row[3], row[5]))
+    assert not any("deviation" in sentence for sentence in comparison.sentences())
+    assert not cut.claims

@@ -1,0 +1,314 @@
+"""Running a table: nothing twice, the same however often it was stopped, no look at test data before choosing."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import pstn.experiment.work as work
+from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run
+from pstn.experiment.network import Network
+
+TRIALS = Path(__file__).parent / "trials"
+#: What may differ between two runs of the same recipe.
+CIRCUMSTANCES = ("seconds", "started", "command", "commit", "device", "versions")
+
+
+#: How many networks of each row are tested.
+ALL = {"cnn": 2, "fast": 2, "pstn": 3, "jitter": 2, "frozen": 3}
+
+
+def go(table, folder, **options):
+    return run(table, device="cpu", runs=folder / "runs", results=folder / "results", **options)
+
+
+def essence(folder, name="toy/few_digits"):
+    records = Results(folder / "results" / f"{name}.jsonl").records
+    return {key: {k: v for k, v in one.items() if k not in CIRCUMSTANCES} for key, one in records.items()}
+
+
+def forbid(*args, **kwargs):
+    raise AssertionError("nothing is to be trained")
+
+
+def counting(monkeypatch):
+    """A list that grows by the number of networks of every fleet."""
+    sizes, real = [], work.fit_fleet
+
+    def fit(members, **options):
+        sizes.append(len(members))
+        return real(members, **options)
+
+    monkeypatch.setattr(work, "fit_fleet", fit)
+    return sizes
+
+
+def test_every_network_is_recorded_and_the_chosen_are_tested(table, done):
+    records = list(essence(done).values())
+    trained = {row.name: [r for r in records if r["row"] == row.name] for row in table.rows}
+    # 2 folds; at 1 value of lr; at 4 settings on 2 folds and the chosen on a third; at 2 values; 3 folds
+    assert {name: len(found) for name, found in trained.items()} == {**ALL, "pstn": 9, "jitter": 4}
+    tested = {name: [(r["setting"], r["fold"]) for r in found if r["test"]] for name, found in trained.items()}
+    assert {name: len(found) for name, found in tested.items()} == ALL
+    assert all(setting == tested["pstn"][0][0] for setting, _ in tested["pstn"])
+    for record in records:
+        assert record["steps"] == 6
+        assert record["seed"] == record["fold"]
+        assert set(record["validation"]) == {"accuracy", "nll", "brier", "ece"}
+        assert record["parameters"] > 1000
+    lines = (done / "results/toy/few_digits.jsonl").read_text().splitlines()
+    assert len(lines) == len(records), "a line a network"
+    assert {"seconds", "command", "device", "versions", "commit", "started", "data"} <= set(json.loads(lines[0]))
+
+
+def test_a_second_run_does_nothing(table, done, monkeypatch):
+    before = (done / "results/toy/few_digits.jsonl").read_bytes()
+    monkeypatch.setattr(work, "fit_fleet", forbid)
+    monkeypatch.setattr(Network, "measure", forbid)
+    go(table, done)
+    shutil.rmtree(done / "runs")
+    go(table, done)  # the results alone say so
+    assert (done / "results/toy/few_digits.jsonl").read_bytes() == before
+
+
+def test_without_results_the_trained_networks_are_used(table, done, monkeypatch):
+    before = essence(done)
+    shutil.rmtree(done / "results")
+    monkeypatch.setattr(work, "fit_fleet", forbid)
+    go(table, done)
+    assert essence(done) == before
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(table, done, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        sizes = counting(patch)
+        real = work.fit_fleet
+
+        def fit(members, **options):
+            if len(sizes) == 2:
+                raise KeyboardInterrupt
+            return real(members, **options)
+
+        patch.setattr(work, "fit_fleet", fit)
+        with pytest.raises(KeyboardInterrupt):
+            go(table, tmp_path)
+    sizes_after = counting(monkeypatch)
+    go(table, tmp_path)
+    assert essence(tmp_path) == essence(done)
+    assert sum(sizes) + sum(sizes_after) == 20, "no network is trained twice"
+
+
+def test_a_fleet_killed_while_its_networks_are_kept_is_taken_up_as_it_was(table, done, tmp_path, monkeypatch):
+    """Companions decide a network's last digits: those of a begun fleet stay together."""
+    with monkeypatch.context() as patch:
+        real, kept = Network.finish, []
+
+        def finish(network, *args):
+            if len(kept) == 2:
+                raise KeyboardInterrupt
+            kept.append(network.key)
+            return real(network, *args)
+
+        patch.setattr(Network, "finish", finish)
+        with pytest.raises(KeyboardInterrupt):
+            go(table, tmp_path)
+    assert len(list((tmp_path / "runs/toy/few_digits/networks").iterdir())) == 2
+    sizes = counting(monkeypatch)
+    go(table, tmp_path)
+    assert sizes[0] == 4
+    assert essence(tmp_path) == essence(done)
+    assert not list((tmp_path / "runs/toy/few_digits/fleets").iterdir())
+
+
+def test_a_killed_process_loses_one_checkpoint_at_most_and_ends_the_same(tmp_path, monkeypatch):
+    fuse, journal = tmp_path / "fuse", tmp_path / "journal.txt"
+    command = [sys.executable, "-m", "pstn", "reproduce", "toy/fused", "--device", "cpu", "--experiments", TRIALS]
+    command += ["--runs", tmp_path / "runs", "--results", tmp_path / "results"]
+    environment = {**os.environ, "TOY_FUSE": str(fuse), "TOY_JOURNAL": str(journal), "OMP_NUM_THREADS": "1"}
+
+    def process():
+        ran = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, timeout=200)
+        return ran.returncode, ran.stderr
+
+    assert process()[0] == -signal.SIGKILL
+    assert not essence(tmp_path, "toy/fused")
+    assert process() == (0, "")
+    begun = [int(line.split()[-1]) for line in journal.read_text().splitlines()]
+    assert begun == [0, 64, 0, 0], "the first fleet goes on where its checkpoint is"
+    monkeypatch.setenv("TOY_FUSE", str(fuse))  # it has blown: a run that nobody disturbs
+    go(find("toy/fused", TRIALS), tmp_path / "whole")
+    assert essence(tmp_path, "toy/fused") == essence(tmp_path / "whole", "toy/fused")
+
+
+def test_test_data_is_looked_at_after_the_choice_and_for_the_chosen_alone(tmp_path):
+    looks = []
+    base = find("toy/few_digits", TRIALS).row("jitter")
+
+    def measure(model, data):
+        looks.append(data.name)
+        # on validation data the first setting is the better, on test data it would be the second
+        strength = float(model.body[0].weight.detach().abs().sum())
+        return {"nll": len(looks) if data.name == "validation" else -len(looks), "strength": strength}
+
+    table = Table("toy/spied", "", [replace(base, measure=measure)], fleet=4)
+    go(table, tmp_path)
+    assert looks == ["validation"] * 4 + ["test"] * 2
+    tested = [r for r in essence(tmp_path, "toy/spied").values() if r["test"]]
+    assert {r["setting"]["sigma"] for r in tested} == {0.05}
+
+
+def test_choosing_reads_no_test_scores():
+    row = Experiment("a", None, lambda: None, folds=2, grid={"lr": (1.0, 2.0, 3.0)})
+    scores = {1.0: (0.5, 0.7), 2.0: (0.9, 0.1), 3.0: (0.6, 0.61)}
+
+    class Sealed(dict):
+        def __getitem__(self, name):
+            assert name != "test"
+            return super().__getitem__(name)
+
+    def record(setting, fold):
+        return Sealed(validation={"nll": scores[setting["lr"]][fold]}, failure=None, test={"nll": -setting["lr"]})
+
+    assert choose(row, record) == {"lr": 2.0}, "the least mean"
+    assert choose(replace(row, select=("nll", "max")), record) == {"lr": 3.0}
+    assert choose(replace(row, tuning_folds=1), record) == {"lr": 1.0}
+    assert choose(row, lambda setting, fold: None if setting["lr"] == 3.0 else record(setting, fold)) is None
+
+
+def test_a_setting_that_diverges_is_not_chosen_and_harms_no_other(tmp_path):
+    base = find("toy/few_digits", TRIALS).row("fast")
+    table = Table("toy/wild", "", [replace(base, grid={"lr": (1e38, 1e-2)}, column="published")])
+    go(table, tmp_path)
+    records = essence(tmp_path, "toy/wild").values()
+    assert {r["setting"]["lr"]: bool(r["failure"]) for r in records} == {1e38: True, 1e-2: False}
+    assert all(bool(r["test"]) == (not r["failure"]) for r in records)
+    (result,) = compare(table, results=tmp_path / "results").results
+    assert result.setting == {"lr": 1e-2}
+
+
+def test_only_what_changed_is_trained_again(table, done, monkeypatch):
+    sizes = counting(monkeypatch)
+    changed = replace(table, rows=[replace(row, version=2) if row.name == "fast" else row for row in table.rows])
+    go(changed, done)
+    assert sizes == [2]
+
+
+def test_a_grown_grid_trains_the_new_values_alone(table, done, monkeypatch):
+    sizes = counting(monkeypatch)
+    rows = [replace(row, grid={"sigma": (0.05, 0.1, 0.2)}) if row.name == "jitter" else row for row in table.rows]
+    go(replace(table, rows=rows), done)
+    assert sizes == [2]
+    assert len([r for r in essence(done).values() if r["row"] == "jitter"]) == 6
+
+
+def test_other_data_is_another_network(table, done, monkeypatch):
+    """The same names and shapes, other digits."""
+    sizes, few = counting(monkeypatch), table.row("cnn").data
+
+    class Mirrored:
+        def __call__(self, fold):
+            train, validation, test = few(fold)
+            return Split(replace(train, x=train.x.flip(-1)), validation, test)
+
+        def __repr__(self):
+            return repr(few)
+
+    rows = [replace(row, data=Mirrored()) if row.name == "fast" else row for row in table.rows]
+    go(replace(table, rows=rows), done)
+    assert sizes == [2]
+
+
+def test_rows_that_differ_in_their_data_alone_have_results_of_their_own(table, tmp_path):
+    few, row = type(table.row("cnn").data), table.row("cnn")
+    rows = [replace(row, name=f"{n}", data=few(n)) for n in (40, 32)]
+    rows += [replace(row, name=f"function {n}", data=lambda fold, n=n: few(n)(fold)) for n in (24, 16)]
+    mine = Table("toy/sizes", "", rows)
+    go(mine, tmp_path)
+    found = [result.values("nll") for result in compare(mine, results=tmp_path / "results").results]
+    assert len(found) == len(set(found)) == 4
+    assert len(essence(tmp_path, "toy/sizes")) == 8
+
+
+def test_a_network_of_two_rows_is_trained_once_and_counts_for_both(table, tmp_path, monkeypatch):
+    sizes, row = counting(monkeypatch), table.row("fast")
+    rows = [replace(row, name="one", grid={"lr": (1e-2,)}), replace(row, name="many", grid={"lr": (3e-2, 1e-2)})]
+    mine = Table("toy/both", "", [replace(row, column="extra") for row in rows])
+    go(mine, tmp_path)
+    assert sizes == [4]
+    results = compare(mine, results=tmp_path / "results").results
+    assert [result.row.name for result in results] == ["one", "many"]
+    assert [len(result.every) for result in results] == [2, 4]
+
+
+def test_weights_that_are_gone_are_trained_again_where_others_start_from_them(table, done, monkeypatch):
+    shutil.rmtree(done / "runs")
+    before = essence(done)
+    path = done / "results/toy/few_digits.jsonl"
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if '"row": "frozen"' not in line))
+    sizes = counting(monkeypatch)
+    go(table, done)
+    assert sorted(sizes) == [2, 3], "the CNNs and the networks on them"
+    assert len(path.read_text().splitlines()) == len(before), "what was on record stays as it was"
+    after = essence(done)
+    assert after.keys() == before.keys()
+    for key, record in after.items():
+        for part in ("validation", "test"):
+            if record[part]:  # to rounding: the CNNs had other companions this time
+                assert record[part] == pytest.approx(before[key][part], abs=1e-4)
+
+
+def test_a_quick_look_is_recorded_apart(table, done):
+    before = (done / "results/toy/few_digits.jsonl").read_bytes()
+    rows = [replace(row, quick={"train": replace(row.train, steps=2)}) for row in table.rows]
+    go(replace(table, rows=rows), done, quick=True)
+    assert (done / "results/toy/few_digits.jsonl").read_bytes() == before
+    records = essence(done, "toy/few_digits-quick")
+    assert {(r["row"], r["steps"]) for r in records.values()} == {("cnn", 2), ("jitter", 2)}
+    assert not records.keys() & essence(done).keys()
+
+
+def test_a_row_without_its_data_is_left_out_and_said_so(table, tmp_path, capsys):
+    where = "cats.zip is not at hand; it is at https://example.org"
+    rows = [replace(table.row("cnn"), data=forbid, missing=lambda: where), table.row("fast")]
+    go(Table("toy/cats", "Cats", rows), tmp_path, console=Console())
+    assert where in capsys.readouterr().out
+    assert {r["row"] for r in essence(tmp_path, "toy/cats").values()} == {"fast"}
+    assert rows[0].state == "needs data"
+
+
+def test_rows_can_be_picked_by_pattern(table, tmp_path):
+    go(table, tmp_path, rows=["f?st"])
+    assert {r["row"] for r in essence(tmp_path).values()} == {"fast"}
+    with pytest.raises(LookupError, match="no row nets; it has cnn, fast"):
+        go(table, tmp_path, rows=["nets"])
+
+
+def test_the_network_that_is_kept_gives_the_recorded_scores(table, done):
+    row = table.row("cnn")
+    network = Network(row, {}, 1, done / "runs/toy/few_digits")
+    assert network.test("cpu") == essence(done)[network.key]["test"]
+    torch.manual_seed(5)  # whatever was drawn before
+    assert network.test("cpu") == essence(done)[network.key]["test"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"grid": {"learning_rate": (1,)}}, "no field of Train and no argument"),
+        ({"grid": {"lr": ()}}, "no value for 'lr'"),
+        ({"tuning_folds": 9}, "no more of them for tuning"),
+        ({"name": "a/b"}, "a name without '/'"),
+        ({"column": "worst"}, "column is 'worst'"),
+    ],
+)
+def test_a_row_that_makes_no_sense_is_refused(table, change, words):
+    with pytest.raises(ValueError, match=words):
+        replace(table.row("cnn"), **change)

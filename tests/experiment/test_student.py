@@ -1,0 +1,54 @@
+"""The t-test against closed forms and against scipy."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from pstn.experiment.student import incomplete_beta, two_sided, welch
+
+POSITIVE = st.floats(0.05, 200)
+
+
+@given(a=POSITIVE, b=POSITIVE, x=st.floats(0, 1))
+def test_the_incomplete_beta_function_is_scipys(a, b, x):
+    assert incomplete_beta(a, b, x) == pytest.approx(special.betainc(a, b, x), rel=1e-9, abs=1e-12)
+
+
+@given(t=st.floats(-50, 50), freedom=st.floats(0.5, 500))
+def test_the_tail_is_scipys(t, freedom):
+    assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0, 12.706204736432095, 1e4])
+def test_the_tails_with_closed_forms(t):
+    assert two_sided(t, 1) == pytest.approx(1 - 2 * math.atan(t) / math.pi, rel=1e-8)  # Cauchy
+    assert two_sided(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-6)
+    assert two_sided(-t, 2) == two_sided(t, 2)
+
+
+def test_a_table_value():
+    assert two_sided(2.776445105, 4) == pytest.approx(0.05, rel=1e-8)  # the 97.5 % point of four degrees of freedom
+
+
+SAMPLE = st.tuples(st.floats(-100, 100), st.floats(0.01, 10), st.integers(2, 30))
+
+
+@given(a=SAMPLE, b=SAMPLE)
+def test_welch_is_scipys(a, b):
+    test, known = welch(*a, *b), stats.ttest_ind_from_stats(*a, *b, equal_var=False)
+    assert test.t == pytest.approx(known.statistic, rel=1e-9, abs=1e-12)
+    assert test.p == pytest.approx(known.pvalue, rel=1e-7, abs=1e-300)
+
+
+@pytest.mark.parametrize("figures", [(1, 0, 5, 2, 0, 5), (1, 0.1, 1, 2, 0.1, 5), (1, math.nan, 5, 2, 0.1, 5)])
+def test_where_nothing_can_be_said_nothing_is(figures):
+    assert welch(*figures) is None
+
+
+@pytest.mark.parametrize("arguments", [(1, 1, 1.1), (0, 1, 0.5), (1, -1, 0.5)])
+def test_outside_of_its_domain_it_is_an_error(arguments):
+    with pytest.raises(ValueError, match="expected x from 0 to 1"):
+        incomplete_beta(*arguments)
