@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from pstn import kernels
 
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
-_POOLS = (torch.max_pool1d, torch.max_pool2d)
+_POOLS = (torch.max_pool1d, torch.max_pool2d, F.max_pool1d, F.max_pool2d)
 #: What the kernels are made for: the most products of channels, and the longest side.
 CHANNELS, SIDE = 2048, 11
 #: The rows of a matrix product that a gradient sums one after the other.
@@ -26,7 +26,7 @@ class Products(TorchFunctionMode):
     """Inside, under ``vmap``, convolutions whose kernels are stacked become matrix products, fused where they can be.
 
     The rule of ``vmap`` is a grouped convolution, one group a network. Libraries for GPUs run the groups one after the
-    other, or with kernels made for one channel a group. Small float32 convolutions and the max-pooling behind them go to
+    other, or with kernels made for one channel a group. Small float32 convolutions and max-pooling go to
     :mod:`pstn.kernels.convolve`; for others, or without Triton, the windows are copied out and multiplied.
     """
 
@@ -94,7 +94,11 @@ def _at_hand(*tensors: Tensor | None) -> bool:
     """Whether these are for the kernels."""
     return kernels._TRITON and all(
         t is None
-        or (t.device.type in kernels._DEVICES and t.dtype == torch.float32 and not torch.is_autocast_enabled(t.device.type))
+        or (
+            t.device.type in kernels._DEVICES
+            and t.dtype == torch.float32
+            and not torch.is_autocast_enabled(t.device.type)
+        )
         for t in tensors
     )
 
@@ -103,6 +107,7 @@ def _small(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int]
     """Whether a convolution is one that the kernels are made for."""
     return (
         _at_hand(x, weight, bias)
+        and x.numel() > 0
         and weight.ndim in (3, 4)
         and weight.shape[0] * weight.shape[1] <= CHANNELS
         and max(weight.shape[2:]) <= SIDE
@@ -124,14 +129,15 @@ def _apart(
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> tuple[int, ...] | None:
-    """The windows' size of a pooling whose windows lie side by side, where the kernels can do it; None for any other."""
+    """The windows' size, where they lie side by side and the kernels can do it; None otherwise."""
     k = x.ndim - 2
-    if k not in (1, 2) or not _at_hand(x):
+    if k not in (1, 2) or return_indices or not _at_hand(x):
         return None
     size, step = _each(kernel_size, k), _each(stride or kernel_size, k)
     plain = size == step and not any(_each(padding, k)) and set(_each(dilation, k)) == {1} and not ceil_mode
-    fits = all(n <= m for n, m in zip(size, x.shape[2:], strict=True)) and math.prod(size) <= 64
+    fits = x.numel() > 0 and all(n <= m for n, m in zip(size, x.shape[2:], strict=True)) and math.prod(size) <= 64
     return size if plain and fits else None
 
 

@@ -1,0 +1,196 @@
+"""Fused convolutions and pooling of stacked networks, against torch in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pstn import kernels
+from pstn.kernels import convolve as fused
+from pstn.train.convolve import Products
+
+#: channels in and out, size, kernel, stride, padding
+CASES = {
+    "the papers' first": (1, 10, (28, 28), (5, 5), (1, 1), (0, 0)),
+    "the papers' second": (10, 20, (12, 12), (5, 5), (1, 1), (0, 0)),
+    "stride and padding": (3, 5, (7, 9), (3, 2), (2, 1), (1, 1)),
+    "a stride beyond the kernel": (2, 3, (9, 8), (1, 2), (3, 3), (0, 1)),
+    "a padding beyond the kernel": (2, 1, (3, 4), (2, 2), (1, 2), (3, 2)),
+    "a line": (2, 3, (1, 13), (1, 4), (1, 3), (0, 2)),
+    "more rows than a program keeps": (40, 70, (4, 3), (2, 2), (1, 1), (0, 0)),
+    "the kernel covers all": (2, 3, (4, 5), (4, 5), (1, 1), (0, 0)),
+}
+
+
+def problem(name, count=2, batch=2):
+    c, o, size, kernel, stride, padding = CASES[name]
+    x, weight, bias = torch.randn(count, batch, c, *size), torch.randn(count, o, c, *kernel), torch.randn(count, o)
+    return [value.requires_grad_() for value in (x, weight, bias)], stride, padding
+
+
+def truth(x, weight, bias, stride, padding):
+    b = [None] * len(x) if bias is None else bias
+    return torch.stack([F.conv2d(*each, stride, padding) for each in zip(x, weight, b, strict=True)])
+
+
+def close(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == torch.float32
+        assert a.shape == b.shape
+        assert (a - b).abs().max() <= 2e-6 * b.abs().max()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_torch(name):
+    inputs, *how = problem(name)
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    out, expected = fused.convolve(*inputs, *how), truth(*exact, *how)
+    direction = torch.randn_like(out)
+    close([out], [expected])
+    close(torch.autograd.grad(out, inputs, direction), torch.autograd.grad(expected, exact, direction.double()))
+
+
+def test_strides_of_any_kind_and_no_bias():
+    x = torch.randn(2, 8, 9, 3, 4).permute(0, 3, 4, 2, 1)  # channels last, and transposed
+    weight = torch.randn(2, 50)[:, 1:49].view(2, 2, 4, 3, 2)  # a part of longer rows
+    shared = x[:1].expand(2, -1, -1, -1, -1)
+    for each in (x, shared):
+        out = fused.convolve(each, weight, None, (1, 1), (1, 0))
+        close([out], [truth(each.double(), weight.double(), None, (1, 1), (1, 0))])
+        slope = torch.randn(2, 3, 2, 1, 1).expand(out.shape)
+        close(
+            [fused.to_weight(slope, each, (3, 2), (1, 1), (1, 0))],
+            [fused.to_weight(slope.contiguous(), each.contiguous(), (3, 2), (1, 1), (1, 0)).double()],
+        )
+
+
+def test_many_positions_are_summed_in_parts():
+    """The gradient to the weights is summed in several programs; that of a network does not depend on the others."""
+    x, slope = torch.randn(2, 40, 1, 12, 12), torch.randn(2, 40, 12, 10, 10)
+    key = fused._key((1, 12, 12), (12, 1, 3, 3), ((1, 1), (0, 0)), False, fused.TO_WEIGHT[-1])
+    made, _ = fused.plan(*key)
+    assert 40 * made.number[0] * made.number[1] > fused.LENGTH
+    found = fused.to_weight(slope, x, (3, 3), (1, 1), (0, 0))
+    weight = torch.zeros(2, 12, 1, 3, 3, dtype=torch.float64, requires_grad=True)
+    out = truth(x.double(), weight, None, (1, 1), (0, 0))
+    close([found], torch.autograd.grad(out, weight, slope.double()))
+    assert torch.equal(found[:1], fused.to_weight(slope[:1], x[:1], (3, 3), (1, 1), (0, 0)))
+
+
+@pytest.mark.parametrize("name", ["stride and padding", "a line"])
+def test_second_derivatives(name):
+    inputs, *how = problem(name)
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+
+    def second(function, inputs):
+        first = torch.autograd.grad(function(*inputs, *how).pow(3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
+
+    for a, b in zip(second(fused.convolve, inputs), second(truth, exact), strict=True):
+        assert (a - b).abs().max() <= 1e-4 * b.abs().max()
+
+
+def test_only_what_is_asked_for_is_computed(monkeypatch):
+    (x, weight, bias), *how = problem("a line")
+    out = fused.convolve(x.detach(), weight, bias, *how)
+    monkeypatch.setattr(fused, "to_input", None)
+    assert torch.autograd.grad(out.sum(), weight)[0].shape == weight.shape
+
+
+@pytest.mark.parametrize("dims", [(0, 0, 0), (None, 0, 0), (0, None, None), (1, 2, 0)])
+def test_vmap_of_grad_is_a_loop(dims):
+    (x, weight, bias), *how = problem("stride and padding", count=1)
+    every = [
+        torch.stack([value.detach() + i for i in range(3)], dim=d or 0)
+        for value, d in zip((x, weight, bias), dims, strict=True)
+    ]
+    inputs = [value if d is not None else value.select(0, 0) for value, d in zip(every, dims, strict=True)]
+
+    def loss(function, *inputs):
+        return function(*inputs, *how).square().sum()
+
+    found = vmap(grad(lambda *v: loss(fused.convolve, *v), argnums=(0, 1, 2)), in_dims=dims)(*inputs)
+    rows = [[v if d is None else v.select(d, i) for v, d in zip(inputs, dims, strict=True)] for i in range(3)]
+    looped = [grad(lambda *v: loss(truth, *v), argnums=(0, 1, 2))(*(v.double() for v in row)) for row in rows]
+    for a, b in zip(found, (torch.stack(parts) for parts in zip(*looped, strict=True)), strict=True):
+        assert (a - b).abs().max() <= 1e-5 * b.abs().max()
+
+
+def network(x, weight, bias, second):
+    h = F.relu(F.max_pool2d(F.conv2d(x, weight, bias, padding=1), 2))
+    return F.max_pool1d(F.conv1d(h.flatten(2), second, stride=2), 3).square().sum()
+
+
+def step(x, *weights):
+    weights = [w.detach().requires_grad_() for w in weights]
+    with torch.enable_grad():
+        losses = vmap(network)(x, *weights)
+        return losses.detach(), *torch.autograd.grad(losses.sum(), weights)
+
+
+def test_a_recorded_step_of_stacked_networks():
+    inputs = [torch.randn(3, *shape) for shape in ((2, 1, 9, 8), (4, 1, 3, 3), (4,), (5, 4, 3))]
+
+    def go(*inputs):
+        with Products():
+            return step(*inputs)
+
+    graph = make_fx(go)(*inputs)
+    used = [node.target._opname for node in graph.graph.nodes if "pstn" in str(node.target)]
+    assert sorted(used) == sorted(
+        ["convolve", "pool"] * 2 + ["convolve_to_weight", "unpool"] * 2 + ["convolve_to_input"]  # none to the data
+    )
+    again = [value + 0.1 * torch.randn_like(value) for value in inputs]
+    for a, b in zip(graph(*again), step(*(value.double() for value in again)), strict=True):
+        assert (a - b).abs().max() <= 1e-5 * b.abs().max()
+
+
+def test_what_the_kernels_do_not_take_goes_to_the_products(monkeypatch):
+    inputs = [torch.randn(2, *shape) for shape in ((2, 1, 9, 8), (4, 1, 3, 3), (4,), (5, 4, 3))]
+    monkeypatch.setattr(fused, "convolve", None)
+    monkeypatch.setattr(fused, "pool", None)
+    expected = step(*inputs)
+    with kernels.reference(), Products():
+        found = step(*inputs)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    wide = torch.randn(2, 1, 64, 1, 3), torch.randn(2, 33, 64, 1, 3)  # too many channels
+    with Products():
+        torch.testing.assert_close(vmap(F.conv2d)(*wide), truth(*wide, None, 1, 0), rtol=1e-4, atol=1e-4)
+        double = [value.double() for value in inputs]
+        torch.testing.assert_close(step(*double), step(*double))
+
+
+@pytest.mark.parametrize("size", [(6, 8), (5, 7), (1, 9)])
+def test_pooling_is_that_of_torch(size):
+    """Of equal values the first is the one that gets the gradient, of NaNs the last."""
+    x = torch.randint(3, (2, 3, *size)).float()
+    x[0, 0, 0, 2:4] = float("nan")
+    x.requires_grad_()
+    kernel = (min(2, size[0]), 3)
+    found, expected = fused.pool(x, kernel), F.max_pool2d(x, kernel)
+    assert torch.equal(found.nan_to_num(7), expected.nan_to_num(7))
+    direction = torch.randn_like(found)
+    assert torch.equal(*(torch.autograd.grad(value, x, direction)[0] for value in (found, expected)))
+
+
+def test_a_second_derivative_of_the_pooling_says_where_to_find_it():
+    x = torch.randn(1, 1, 4, 4, requires_grad=True)
+    (first,) = torch.autograd.grad(fused.pool(x, (2, 2)).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"pstn\.kernels\.reference"):
+        torch.autograd.grad(first.sum(), x)
+
+
+def test_opcheck():
+    (x, weight, bias), *how = problem("a line", count=1, batch=2)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    slope = torch.randn_like(fused.convolve(x, weight, bias, *how))
+    ops = torch.ops.pstn
+    torch.library.opcheck(ops.convolve.default, (x, weight, bias, *how), test_utils=checks)
+    torch.library.opcheck(ops.convolve.default, (x, weight, None, *how), test_utils=checks)
+    torch.library.opcheck(ops.convolve_to_input.default, (slope, weight, x.shape[3:], *how), test_utils=checks)
+    torch.library.opcheck(ops.convolve_to_weight.default, (slope, x, weight.shape[3:], *how), test_utils=checks)
+    torch.library.opcheck(ops.pool.default, (x, (1, 2)), test_utils=checks)
+    values, where = ops.pool.default(x.detach(), (1, 2))
+    torch.library.opcheck(ops.unpool.default, (values, where, x.shape[3:], (1, 2)), test_utils=checks)
