@@ -19,7 +19,7 @@ demo: .venv/ready  ## train on 100 digits, print the table, write report/index.h
 	$(BIN)/pstn demo
 
 test: lint  ## lint, types, doctests and tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: .venv/ready  ## ruff and mypy
 	$(BIN)/ruff check .

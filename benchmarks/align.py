@@ -36,6 +36,7 @@ from pstn.data import ucr
 from pstn.data.base import shuffled_by_class
 from pstn.train.log import environment
 
+DEVICES = ("cpu",)
 SETS = ("CBF", "GunPoint", "Trace", "ECG200", "ItalyPowerDemand")
 WINDOWS = (0.05, 0.1, 0.2, None)  # parts of the series' length, the stiffest first
 FOLDS = 3

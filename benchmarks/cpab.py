@@ -34,6 +34,7 @@ from pstn.families.cpab import flow as operators
 from pstn.grid import identity_grid
 from pstn.train.log import environment
 
+DEVICES = ("cpu",)
 #: Cells, batch, size, and how many times as fast as the peer we want to be.
 PLANE = [((2, 2), 64, (28, 28), 8), ((3, 3), 64, (28, 28), 8), ((4, 4), 64, (28, 28), 8), ((3, 3), 64, (64, 64), 8)]
 LINE = [((5,), 128, (512,), None), ((16,), 128, (512,), 2), ((32,), 128, (512,), 2), ((64,), 128, (512,), 2)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from pstn import STN, Gaussian, Point, Similarity, StudentT, nets
+from pstn import STN, Affine, Gaussian, Learned, Point, Similarity, StudentT, nets
 from pstn.data import Data, Normalise, mnist, mnist_subset
 from pstn.experiment import Experiment, Split
 from pstn.families import CPAB
@@ -26,6 +26,8 @@ SIGMAS = (0.05, 0.1, 0.15, 0.2)
 TRAIN = Train(epochs=600, batch_size=8, drop_last=True, lr=1e-3, localizer_lr=0.1, weight_decay=0.01, seed=42)
 #: The preprint's: the localizer as fast as the rest, and the whole KL divergence of each input.
 PREPRINT = replace(TRAIN, localizer_lr=1.0, kl_weight=1.0, kl_per="input")
+#: For the learned spread: its KL divergence counts once for all training digits.
+LEARNED = replace(TRAIN, schedule="cosine", kl_weight=100.0, kl_per="dataset")
 #: The scales of the preprint's Gaussian prior to choose from.
 SCALES = (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 
@@ -88,6 +90,12 @@ def diffeo_pstn(prior_scale: float) -> STN:
     spread = prior_scale * math.log1p(math.exp(-2))
     posterior = Gaussian(prior_scale, spread, hidden=(38,), prior_mean="posterior", image_noise=1e-5)
     return STN(_body(), nets.localizer(SHAPE), CPAB((3, 3)), posterior, fill=FILL)
+
+
+def learned() -> STN:
+    """28,092 parameters; affine maps whose spread is learned from the training digits alone, nothing to tune."""
+    body = nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52)
+    return STN(body, nets.blind(), Affine(), Learned(), fill=FILL)
 
 
 def augment(sigma: float) -> Augment:

@@ -10,7 +10,7 @@ from pstn.families import CPAB, TPS, Affine, Compose, Crop, Family, Projective, 
 from pstn.inference import TTA, Augment, Predictive, predict
 from pstn.objectives import elbo, nll
 from pstn.placement import CNN, DL, SL, C, Placement
-from pstn.posterior import Gaussian, Point, StudentT
+from pstn.posterior import Gaussian, Learned, Point, StudentT
 from pstn.stn import STN, Output, Stage, param_groups
 from pstn.warp import warp
 
@@ -29,6 +29,7 @@ __all__ = [
     "Crop",
     "Family",
     "Gaussian",
+    "Learned",
     "Output",
     "Placement",
     "Point",

@@ -1,10 +1,12 @@
-"""How good probabilities are: accuracy, NLL, Brier score, calibration error and the reliability table behind it.
+"""How good probabilities are: accuracy, NLL, Brier score, calibration error; and how good poses are.
 
-All take probabilities (N, K) and labels (N,), or (N, heads, K) and (N, heads), and return plain numbers.
+What judges probabilities takes them as (N, K) with labels (N,), or (N, heads, K) and (N, heads), and returns plain
+numbers. What judges poses returns a number for each input.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
+
+from pstn.families.affine import MatrixFamily
+from pstn.grid import identity_grid
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,79 @@ def summary(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], bins
         "brier": brier(probs, y),
         "ece": ece(probs, y, bins),
     }
+
+
+def angle_distance(a: Float[Tensor, "*b"], b: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    r"""How far two angles are apart on the circle, :math:`|a - b|` after whole turns, from 0 to π.
+
+    Arguments:
+        a: Angles in radians, not necessarily within one turn.
+        b: Others.
+
+    Example:
+        >>> angle_distance(torch.tensor([3.0, 0.0]), torch.tensor([-3.0, 6.2832]))
+        tensor([0.2832, 0.0000])
+    """
+    return (torch.remainder(a - b + math.pi, 2 * math.pi) - math.pi).abs()
+
+
+def overlap(
+    family: MatrixFamily, a: Float[Tensor, "*b d"], b: Float[Tensor, "*b d"], points: int = 32
+) -> Float[Tensor, "*b"]:
+    """The intersection over union of the windows that two transformations look at, turned and sheared ones included.
+
+    The smaller window is sampled at the centres of a lattice of cells, so the figure is right to about 1/points.
+
+    Arguments:
+        family: The family of affine maps.
+        a: Parameters, (*b, d).
+        b: Others.
+        points: Cells along each axis.
+
+    Example:
+        >>> from pstn.families import Translation
+        >>> overlap(Translation(), torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2))  # half of one is in the other
+        tensor([0.3333])
+    """
+    k = family.ndim
+    size_a, size_b = (torch.linalg.det(family.matrix(theta)[..., :k, :k]).abs() for theta in (a, b))
+    swap = (size_a > size_b)[..., None]
+    small, large = torch.where(swap, b, a), torch.where(swap, a, b)
+    grid = identity_grid((points,) * k, dtype=small.dtype, device=small.device).reshape(-1, k)
+    inside = (family.invert(large, family(small, grid)).abs() <= 1).all(-1).to(small.dtype).mean(-1)
+    common = inside * torch.minimum(size_a, size_b)
+    return common / (size_a + size_b - common)
+
+
+def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
+    """Spearman's rank correlation, from -1 to 1: whether one quantity rises with the other, in whatever way.
+
+    References:
+        The proof and measurement of association between two things (Spearman, 1904).
+
+    Arguments:
+        a: A number for each of N inputs.
+        b: Another.
+
+    Returns:
+        The correlation of the ranks, equal values sharing theirs; NaN where a quantity does not vary.
+
+    Example:
+        >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 10.0, 100.0]))
+        1.0
+    """
+    if a.ndim != 1 or a.shape != b.shape:
+        raise ValueError(f"got {tuple(a.shape)} and {tuple(b.shape)} numbers; expected two lists of the same length")
+    x, y = (rank - rank.mean() for rank in map(_ranks, (a, b)))
+    norm = (x.square().sum() * y.square().sum()).sqrt()
+    return float((x * y).sum() / norm) if norm > 0 else math.nan
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """The place of each value among all; equal ones have their mean place."""
+    _, which, count = values.detach().double().unique(return_inverse=True, return_counts=True)
+    count = count.double()
+    return (count.cumsum(0) - (count - 1) / 2)[which]
 
 
 def _checked(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ import torch
 
 from pstn.demo import Demo
 from pstn.demo.command import run
+from pstn.demo.fleet import Fleet, muster
 from pstn.demo.job import Job
 from pstn.demo.models import KINDS, NORMALISE, augmentation, build, parts
 from pstn.demo.results import SCORES, pick, table, verdict
@@ -119,7 +120,7 @@ def test_what_was_picked_is_the_least_validation_nll(done):
 
 def test_networks_have_the_papers_sizes(done):
     sizes = {name: model["parameters"] for name, model in done[2]["models"].items()}
-    assert sizes == {"cnn": 28086, "augment": 28086, "stn": 28726, "pstn": 26662}
+    assert sizes == {"cnn": 28086, "augment": 28086, "stn": 28726, "pstn": 26662, "learned": 28092}
 
 
 def test_the_page_stands_alone(done):
@@ -177,6 +178,101 @@ def test_stopped_and_started_again_it_ends_the_same(done, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "finished networks are not trained again"
     assert ran.stdout.count("trained ") == 10 - len(kept)
     assert figures(json.loads((tmp_path / "report" / "results.json").read_text())) == figures(done[2])
+
+
+def small_fleet(runs):
+    demo = Demo(quick=True, steps=40, runs=runs).resolved()
+    return Fleet(tuple(Job(demo, "cnn", seed) for seed in range(2)))
+
+
+def scores(fleet):
+    return [job.result()["validation"] for job in fleet.jobs]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A fleet that nothing stopped."""
+    fleet = small_fleet(tmp_path_factory.mktemp("fleet"))
+    fleet.train()
+    return fleet
+
+
+def test_a_fleet_leaves_its_networks_and_nothing_else(whole):
+    assert not whole.folder.exists()
+    assert whole.untrained == ()
+    for job in whole.jobs:
+        assert {path.name for path in job.folder.iterdir()} == {"model.safetensors", "log.jsonl", "result.json"}
+        assert [record["step"] for record in job.result()["history"]] == [13, 26, 39, 40]
+
+
+def test_a_stopped_fleet_goes_on_from_where_it_was(whole, tmp_path):
+    fleet, steps = small_fleet(tmp_path), []
+
+    def stop(step):
+        steps.append(step)
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        fleet.train(stop)
+    assert len(fleet.untrained) == 2
+    fleet.train(steps.append)
+    assert steps == [13, 26, 39, 40]
+    assert scores(fleet) == scores(whole)
+
+
+def test_a_fleet_stopped_while_its_networks_are_kept_is_found_again(whole, tmp_path, monkeypatch):
+    fleet, keep = small_fleet(tmp_path), Job.keep
+
+    def killed(job, run):
+        if job.seed == 1:
+            raise KeyboardInterrupt
+        keep(job, run)
+
+    monkeypatch.setattr(Job, "keep", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.train()
+    monkeypatch.setattr(Job, "keep", keep)
+    assert [job.seed for job in fleet.untrained] == [1]
+    (again,) = muster(fleet.jobs, 1)
+    steps = []
+    again.train(steps.append)
+    assert steps == []
+    assert scores(fleet) == scores(whole)
+    assert muster(fleet.jobs, 1) == []
+
+
+def test_a_network_that_diverges_is_named(tmp_path):
+    jobs = small_fleet(tmp_path).jobs
+    wild = Fleet(tuple(replace(job, demo=replace(job.demo, lr=1e20)) for job in jobs))
+    with pytest.raises(FloatingPointError, match="CNN, seed 0: the loss became NaN or infinite"):
+        wild.train()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 16, 100])
+def test_every_network_is_in_one_fleet_of_its_kind(workers):
+    demo = Demo()
+    jobs = [Job(demo, kind, seed) for kind in ("cnn", "stn") for seed in range(5)]
+    jobs += [Job(demo, "pstn", seed, value) for value in demo.kl_weights for seed in range(2)]
+    fleets = muster(jobs, workers)
+    assert sorted(map(jobs.index, (job for fleet in fleets for job in fleet.jobs))) == list(range(len(jobs)))
+    for kind in ("cnn", "stn", "pstn"):
+        sizes = [len(fleet.jobs) for fleet in fleets if fleet.jobs[0].kind == kind]
+        assert max(sizes) - min(sizes) <= 1
+    assert all(len({job.kind for job in fleet.jobs}) == 1 for fleet in fleets)
+    assert [fleet.cost for fleet in fleets] == sorted((fleet.cost for fleet in fleets), reverse=True)
+    assert len(fleets) == {1: 3, 100: 18}.get(workers, len(fleets))
+
+
+def test_trained_networks_are_in_no_fleet(whole):
+    demo = whole.jobs[0].demo
+    more = Job(demo, "stn", 0)
+    assert muster([*whole.jobs, more], 2) == [Fleet((more,))]
+
+
+def test_the_folder_says_who_is_in_a_fleet(tmp_path):
+    jobs = small_fleet(tmp_path).jobs
+    fleets = [Fleet(jobs), Fleet(jobs[:1]), Fleet(jobs[1:]), Fleet(jobs[::-1])]
+    assert len({fleet.folder for fleet in fleets}) == len(fleets)
 
 
 def test_a_finished_demonstration_trains_nothing(done):
@@ -262,9 +358,13 @@ def test_the_verdict_does_not_flatter(done):
         model["mean"] = {"accuracy": 0.9, "nll": 0.2, "ece": 0.05}
         if name == "augment":
             model["mean"] = {"accuracy": 0.95, "nll": 0.1, "ece": 0.06}
-    against = dict(zip(("cnn", "stn", "augment"), verdict(results), strict=True))
-    assert against["augment"] == "Against CNN + augmentation, the P-STN is better in ECE, worse in accuracy and NLL."
-    assert against["cnn"] == "Against CNN, the P-STN is equal in accuracy, NLL and ECE."
+    words = "is better in ECE, worse in accuracy and NLL."
+    assert verdict(results) == [
+        "Against CNN, P-STN is equal in accuracy, NLL and ECE.",
+        "Against STN, P-STN is equal in accuracy, NLL and ECE.",
+        f"Against CNN + augmentation, P-STN {words}",
+        f"Against CNN + augmentation, P-STN, learned spread {words}",
+    ]
 
 
 def test_one_seed_has_a_table_too(done):

@@ -6,9 +6,12 @@ import torch
 from torch import nn
 from torch.distributions import Independent, Normal, kl_divergence
 
+from pstn import STN, Translation, nets
+from pstn.data import Data
 from pstn.distributions import Delta, GammaNormal, draw
-from pstn.posterior import FLOOR, Gaussian, Head, Point, Posterior, StudentT
+from pstn.posterior import FLOOR, Gaussian, Head, Learned, Point, Posterior, StudentT
 from pstn.testing.posteriors import assert_posterior
+from pstn.train import Train, fit, seeded
 
 COVARIANCE = [[1.0, 0.5, 0.0, 0.0], [0.5, 1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.3], [0.0, 0.0, 0.3, 0.5]]
 POSTERIORS = [
@@ -22,6 +25,8 @@ POSTERIORS = [
     StudentT(per="input", hidden=(7, 5)),
     StudentT(alpha=2.5, beta0=0.2, spread=0.3),
     StudentT(alpha=0.4, per="input"),
+    Learned(),
+    Learned(prior_scale=0.5, spread=0.3, narrow=1.0, centred=False),
 ]
 
 
@@ -228,3 +233,28 @@ def test_export_of_a_head_and_its_draws(spec):
 def test_bad_arguments(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_what_does_not_matter_is_learned_to_vary():
+    """The class is where a bar is along x; where it is along y says nothing. So y may vary, and x may not."""
+    with seeded(0):
+        y = torch.arange(24) % 2
+        x = 0.1 * torch.randn(24, 1, 12, 12)
+        x[torch.arange(24), 0, :, 3 + 4 * y] += 2.0
+        body = nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
+        model = STN(body, nets.blind(), Translation(2), Learned(spread=0.05))
+    config = Train(epochs=150, batch_size=8, lr=1e-2, kl_weight=5.0, kl_per="dataset", accelerator="cpu")
+    fit(model, Data(x, y, ("left", "right")), config=config, progress=False)
+    across, along = model(x).posterior.stddev[0].tolist()
+    assert along > 3 * across
+    assert along > 0.3
+
+
+def test_wrong_numbers_of_a_learned_spread_are_refused():
+    for options, match in (
+        ({"narrow": 0.0}, "narrow is 0"),
+        ({"narrow": 1.5}, "narrow"),
+        ({"prior_scale": -1.0}, "prior"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            Learned(**options)

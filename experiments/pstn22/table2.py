@@ -2,7 +2,21 @@
 
 from dataclasses import replace
 
-from experiments.mnist import PREPRINT, SCALES, SIGMAS, SIZES, TRAIN, augment, cnn, gaussian, pstn, row, stn
+from experiments.mnist import (
+    LEARNED,
+    PREPRINT,
+    SCALES,
+    SIGMAS,
+    SIZES,
+    TRAIN,
+    augment,
+    cnn,
+    gaussian,
+    learned,
+    pstn,
+    row,
+    stn,
+)
 from pstn.experiment import Claim, Experiment, Table, against
 
 #: Mean and deviation of the accuracy in per cent, n = 30 to 10,000; the ECE is of n = 100.
@@ -14,6 +28,8 @@ PAPER = {
 ECE = {"CNN": (0.0743, 0.0094), "STN": (0.1160, 0.0205), "P-STN": (0.0567, 0.0065)}
 #: The paper's choice of w for each n; for n = 10 that of its scripts.
 W = dict(zip(SIZES, (1e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5), strict=True))
+#: What the learned spread is trained with, for augmentation to be compared on equal terms.
+COSINE = replace(TRAIN, schedule="cosine")
 W_GRID = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 
 
@@ -28,6 +44,7 @@ def paper(model: str, n: int) -> dict[str, tuple[float, float]]:
 
 def rows(n: int) -> list[Experiment]:
     """The rows of n digits."""
+    best = {"of": "P-STN", "column": "best", "paper": paper("P-STN", n)}
     jitter = {"column": "extra", "augment": augment, "grid": {"sigma": SIGMAS}}
     tuned = {"column": "extra", "train": PREPRINT, "grid": {"prior_scale": SCALES}}
     return [
@@ -35,8 +52,10 @@ def rows(n: int) -> list[Experiment]:
         row(n, "stn", "STN", stn, train=replace(TRAIN, lr=1e-4), paper=paper("STN", n)),
         row(n, "stn-fair", "STN, lr 1e-3", stn, of="STN", column="best", paper=paper("STN", n)),
         row(n, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper("P-STN", n)),
+        row(n, "learned", "P-STN, learned spread", learned, train=LEARNED, **best),
         row(n, "gaussian", "P-STN, Gaussian", gaussian, **tuned),
         row(n, "cnn-augment", "CNN + augmentation", cnn, **jitter),
+        row(n, "cnn-augment-cosine", "CNN + augmentation, cosine", cnn, **{**jitter, "train": COSINE}),
         row(n, "stn-augment", "STN + augmentation", stn, **jitter),
         row(n, "pstn-augment", "P-STN + augmentation", pstn, train=replace(TRAIN, kl_weight=W[n]), **jitter),
     ]

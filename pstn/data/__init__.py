@@ -3,12 +3,16 @@
 from pstn.data.arrays import Layout, from_arrays
 from pstn.data.base import Data
 from pstn.data.catalogue import Available, available
+from pstn.data.celeba import celeba, celeba_attributes, celeba_images
 from pstn.data.embedded import digits
 from pstn.data.folder import read_folder, read_image
+from pstn.data.gtsrb import Boxed, gtsrb, on_clutter
 from pstn.data.idx import read_idx
 from pstn.data.mnist import fashion_mnist, kmnist, mnist, mnist_subset
+from pstn.data.mtsd import lone_signs, mtsd
 from pstn.data.normalise import Normalise
 from pstn.data.npz import read_npz
+from pstn.data.pairs import Pairs, pair
 from pstn.data.synthetic import cbf, two_patterns
 from pstn.data.ts import read_ts
 from pstn.data.tsv import read_tsv
@@ -16,17 +20,27 @@ from pstn.data.ucr import ucr
 
 __all__ = [
     "Available",
+    "Boxed",
     "Data",
     "Layout",
     "Normalise",
+    "Pairs",
     "available",
     "cbf",
+    "celeba",
+    "celeba_attributes",
+    "celeba_images",
     "digits",
     "fashion_mnist",
     "from_arrays",
+    "gtsrb",
     "kmnist",
+    "lone_signs",
     "mnist",
     "mnist_subset",
+    "mtsd",
+    "on_clutter",
+    "pair",
     "read_folder",
     "read_idx",
     "read_image",

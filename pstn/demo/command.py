@@ -54,7 +54,8 @@ def run(demo: Demo, console: Console, command: str = "pstn demo") -> dict[str, A
     plain = [Job(demo, kind, seed) for kind in KINDS if kind not in grids for seed in range(demo.seeds)]
     assert demo.workers is not None
     console.print(
-        f"{sum(planned.values())} networks of {demo.steps:,} steps, {demo.workers} at a time; kept in {demo.runs}",
+        f"{sum(planned.values())} networks of {demo.steps:,} steps, many at once in each of {demo.workers} processes; "
+        f"kept in {demo.runs}",
         style="dim",
         markup=False,
         soft_wrap=True,

@@ -1,4 +1,4 @@
-"""Processes that train one network each, and the display of how far they are."""
+"""Processes that train a fleet each, and the display of how far they are."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing.connection import wait as wait_for
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from pstn.demo.fleet import Fleet, muster
 from pstn.demo.job import Job
 from pstn.demo.models import KINDS
 
@@ -27,7 +28,7 @@ _steps: Any = None
 
 
 class Crew:
-    """A context that has jobs done by several processes of one thread each, and shows a bar a kind of network.
+    """A context that has networks trained by processes of one thread each, and shows a bar a kind of network.
 
     On leaving by an exception, Ctrl-C included, the processes are told to stop: each writes a checkpoint first.
 
@@ -39,7 +40,7 @@ class Crew:
     """
 
     def __init__(self, workers: int, planned: dict[str, int], steps: int, console: Console) -> None:
-        self.console, self.steps = console, steps
+        self.workers, self.steps, self.console = workers, steps, console
         context = multiprocessing.get_context("spawn")
         self.done = context.Array("l", sum(planned.values()), lock=False)
         self.jobs: list[Job] = []
@@ -77,36 +78,36 @@ class Crew:
         self.executor.shutdown()
 
     def train(self, jobs: Sequence[Job]) -> None:
-        """Train the networks that are not trained yet, those that take longest first."""
-        jobs = sorted(jobs, key=lambda job: -KINDS[job.kind].cost)
-        first = len(self.jobs)
+        """Train the networks that are not trained yet, in fleets."""
+        places = {job: place for place, job in enumerate(jobs, len(self.jobs))}
         self.jobs += jobs
+        for job in jobs:
+            self.done[places[job]] = self.steps if job.trained else 0
         todo = {}
-        for place, job in enumerate(jobs, first):
-            if job.trained:
-                self.done[place] = self.steps
-            else:
-                todo[self.executor.submit(_work, job, "train", place)] = job
+        for fleet in muster(jobs, self.workers):
+            fresh = fleet.untrained
+            todo[self.executor.submit(_train, fleet, [places[job] for job in fresh])] = fresh
         self._await(todo)
 
     def test(self, jobs: Sequence[Job]) -> None:
         """Test the networks that are not tested yet."""
-        self._await({self.executor.submit(_work, job, "test"): job for job in jobs if not job.tested})
+        self._await({self.executor.submit(Job.test, job): () for job in jobs if not job.tested})
 
     def name(self, kind: str, words: str) -> None:
         """Change what the bar of a kind is called."""
         self.progress.update(self.bars[kind], description=words)
 
-    def _await(self, todo: dict[Future[None], Job]) -> None:
+    def _await(self, todo: dict[Future[None], tuple[Job, ...]]) -> None:
+        """Wait for the futures; off a terminal, say which jobs are trained with each."""
         waiting = set(todo)
         self._show()
         while waiting:
             finished, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
             for future in finished:
                 future.result()
-                if not self.console.is_terminal and not todo[future].tested:
-                    scores = todo[future].result()["validation"]
-                    self.console.print(f"trained {todo[future].label}: validation accuracy {scores['accuracy']:.1%}")
+                for job in () if self.console.is_terminal else todo[future]:
+                    scores = job.result()["validation"]
+                    self.console.print(f"trained {job.label}: validation accuracy {scores['accuracy']:.1%}")
             self._show()
 
     def _show(self) -> None:
@@ -141,15 +142,15 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _work(job: Job, task: Literal["train", "test"], place: int = 0) -> None:
-    """Do a job in a worker."""
-    if task == "test":
-        return job.test()
+def _train(fleet: Fleet, places: Sequence[int]) -> None:
+    """Train a fleet in a worker, and note at these places how far it is."""
 
     def tell(step: int) -> None:
-        _steps[place] = step
+        for place in places:
+            _steps[place] = step
 
     try:
-        job.train(tell)
-    except SystemExit as stop:  # told to stop; the checkpoint is written, and the executor would start the next job
+        fleet.train(tell)
+    except SystemExit as stop:  # told to stop; the checkpoint is written, and the executor would start the next fleet
         os._exit(stop.code if isinstance(stop.code, int) else 1)
+    tell(fleet.jobs[0].demo.steps)  # one that was stopped after its last step takes none

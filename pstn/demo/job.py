@@ -1,11 +1,9 @@
-"""One network of the demonstration: training it, testing it, and the files that say that this is done."""
+"""One network of the demonstration: what it is trained with, testing it, and the files that say that this is done."""
 
 from __future__ import annotations
 
 import json
-import time
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +12,16 @@ from typing import Any
 import torch
 
 from pstn._version import __version__
-from pstn.demo.models import KINDS, augmentation, build, parts
+from pstn.demo.models import KINDS, augmentation, build, glance, parts
 from pstn.demo.settings import Demo
 from pstn.inference import predict
 from pstn.metrics import summary
 from pstn.stn import STN
-from pstn.train import Train, fit, load, load_model, save, seeded
+from pstn.train import Member, Run, Train, load, load_model, save, seeded
 from pstn.train.checkpoint import write
 
-#: Validation digits that are looked at while training, about ten times: for the curves only.
-GLANCE = 200
+#: The KL weight of the learned spread, the same for every data set: counted once for all its inputs.
+LEARNED = 100.0
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ class Job:
             weight_decay=0.01,
             schedule="cosine",
             samples_validation=demo.samples,
-            kl_weight=self.strength or 0.0 if self.kind == "pstn" else 0.0,
-            kl_per="dimension",
+            kl_weight=LEARNED if self.kind == "learned" else self.strength or 0.0 if self.kind == "pstn" else 0.0,
+            kl_per="dataset" if self.kind == "learned" else "dimension",
             seed=self.seed,
             accelerator="cpu",
             validate_every=max(1, epochs // 10),
@@ -89,7 +87,7 @@ class Job:
         return (self.folder / "test.safetensors").exists()
 
     def result(self) -> dict[str, Any]:
-        """What training left: validation scores, history, seconds of computing."""
+        """What training left: validation scores, history, its share of its fleet's seconds."""
         return json.loads((self.folder / "result.json").read_text())
 
     def predictions(self) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
@@ -104,34 +102,31 @@ class Job:
         model.eval()
         return model
 
-    def train(self, on_step: Callable[[int], object] = lambda step: None) -> None:
-        """Train and validate, from the last checkpoint on if there is one; ``on_step`` is told how far it is."""
-        start = time.process_time()
-        digits, validation, _ = parts(self.demo)
+    def member(self) -> Member:
+        """A fresh network with its digits and settings, to be trained."""
         # A neighbouring seed's network must not start from the same weights, whatever the demonstration's seed is.
         with seeded(1000 * self.demo.seed + self.seed):
             model = build(self.kind)
         augment = augmentation(self.strength) if self.kind == "augment" and self.strength is not None else None
-        run = fit(
-            model,
-            digits[self.seed],
-            validation.subset(range(min(GLANCE, len(validation))), "a glance at validation"),
-            self.config,
-            directory=self.folder,
-            progress=False,
-            augment=augment,
-            on_epoch=lambda record: on_step(record["step"]),
-        )
-        p = predict(model, validation.x, self.demo.samples, generator=torch.Generator().manual_seed(self.seed))
+        return Member(model, parts(self.demo).train[self.seed], glance(self.demo), self.config, augment)
+
+    def keep(self, run: Run) -> None:
+        """Validate the trained network and take over its files; ``result.json`` comes last and says that it is done."""
+        validation = parts(self.demo).validation
+        p = predict(run.model, validation.x, self.demo.samples, generator=torch.Generator().manual_seed(self.seed))
         result = {
             "kind": self.kind,
             "seed": self.seed,
             "strength": self.strength,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
             "validation": summary(p.probs, validation.y),
-            "seconds": time.process_time() - start,
+            "seconds": run.seconds,
             "history": run.history,
         }
+        assert run.directory is not None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for file in run.directory.iterdir():
+            file.replace(self.folder / file.name)
         write(self.folder / "result.json", json.dumps(result).encode())
 
     def test(self) -> None:

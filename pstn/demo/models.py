@@ -1,4 +1,4 @@
-"""The four kinds of network and the digits they are given."""
+"""The five kinds of network and the digits they are given."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import NamedTuple
 from pstn import nets
 from pstn.data import Data, Normalise, digits
 from pstn.demo.settings import CLASSES, DIGITS, Demo
-from pstn.families import Similarity
+from pstn.families import Affine, Similarity
 from pstn.inference import Augment
-from pstn.posterior import Point, StudentT
+from pstn.posterior import Learned, Point, StudentT
 from pstn.stn import STN
 
 NORMALISE = Normalise(mean=0.1307, std=0.3081)
 SHAPE = (1, 28, 28)
+
+#: Validation digits that are looked at while training, about ten times: for the curves only.
+GLANCE = 100
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Kind:
         name: Its name in files.
         label: Its name in tables.
         tuned: What is picked on validation digits, in words; "" where nothing is.
-        cost: Roughly what a step costs, in milliseconds, for the estimate of the time left.
+        cost: Roughly what a step in a fleet costs for each network, in milliseconds: for sharing out the work, and for
+            the estimate of the time left.
         paper: (mean, deviation) that the P-STN paper reports for 100 digits of MNIST: accuracy in per cent from table
             2, ECE from figure 11.
     """
@@ -42,10 +46,11 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("cnn", "CNN", cost=2.9, paper={"accuracy": (87.29, 0.58), "ece": (0.0743, 0.0094)}),
-        Kind("augment", "CNN + augmentation", tuned="σ", cost=3.6),
-        Kind("stn", "STN", cost=7.4, paper={"accuracy": (82.16, 2.30), "ece": (0.1160, 0.0205)}),
-        Kind("pstn", "P-STN", tuned="w", cost=7.8, paper={"accuracy": (92.70, 0.74), "ece": (0.0567, 0.0065)}),
+        Kind("cnn", "CNN", cost=0.8, paper={"accuracy": (87.29, 0.58), "ece": (0.0743, 0.0094)}),
+        Kind("augment", "CNN + augmentation", tuned="σ", cost=1.2),
+        Kind("stn", "STN", cost=2.1, paper={"accuracy": (82.16, 2.30), "ece": (0.1160, 0.0205)}),
+        Kind("pstn", "P-STN", tuned="w", cost=2.1, paper={"accuracy": (92.70, 0.74), "ece": (0.0567, 0.0065)}),
+        Kind("learned", "P-STN, learned spread", cost=1.2),
     )
 }
 
@@ -55,11 +60,13 @@ def build(kind: str) -> STN:
 
     Example:
         >>> {kind: sum(p.numel() for p in build(kind).parameters()) for kind in KINDS}
-        {'cnn': 28086, 'augment': 28086, 'stn': 28726, 'pstn': 26662}
+        {'cnn': 28086, 'augment': 28086, 'stn': 28726, 'pstn': 26662, 'learned': 28092}
     """
-    if kind in ("cnn", "augment"):
-        return STN(nets.classifier(SHAPE, CLASSES, channels=(12, 24), hidden=52))
-    body, fill = nets.classifier(SHAPE, CLASSES), float(NORMALISE.fill)
+    fill = float(NORMALISE.fill)
+    if kind in ("cnn", "augment", "learned"):
+        body = nets.classifier(SHAPE, CLASSES, channels=(12, 24), hidden=52)
+        return STN(body, nets.blind(), Affine(), Learned(), fill=fill) if kind == "learned" else STN(body)
+    body = nets.classifier(SHAPE, CLASSES)
     if kind == "stn":
         return STN(body, nets.localizer(SHAPE, channels=(12, 18)), Similarity(), Point(), fill=fill)
     return STN(body, nets.localizer(SHAPE), Similarity(), StudentT(), fill=fill)
@@ -90,3 +97,10 @@ def parts(demo: Demo) -> Parts:
         made.append(everything.subset(range(start, start + size), f"digits, {name}"))
         start += size
     return Parts(tuple(made[2:]), made[1], made[0])
+
+
+@lru_cache(maxsize=2)
+def glance(demo: Demo) -> Data:
+    """The validation digits that are looked at while training."""
+    validation = parts(demo).validation
+    return validation.subset(range(min(GLANCE, len(validation))), "a glance at validation")

@@ -38,7 +38,7 @@ def write_page(path: Path, demo: Demo, final: Sequence[Job], results: Mapping[st
     settings = results["settings"]
     page = Page(
         f"What a P-STN makes of {settings['train']} digits",
-        f"Four kinds of network of about 28,000 parameters each learn to read handwritten digits from "
+        f"Five kinds of network of about 28,000 parameters each learn to read handwritten digits from "
         f"{settings['train']} examples and are tested on {settings['test']:,} others. {' '.join(verdict(results))}",
     )
     if demo.quick:
@@ -111,7 +111,7 @@ def _calibration(page: Page, demo: Demo, final: Sequence[Job]) -> None:
         tables[kind.label] = reliability(probs, y.repeat(len(mine)), BINS)
     page.figure(
         lambda: figures.reliability_diagram(tables),
-        "Reliability diagrams of the four kinds of network",
+        "Reliability diagrams of the five kinds of network",
         "Bars below the diagonal are overconfident, above it underconfident. The predictions of all seeds are pooled "
         "here, so that this ECE is not the mean of the table's.",
     )
@@ -157,7 +157,7 @@ def _training(page: Page, final: Sequence[Job]) -> None:
         lambda: figures.training_curves(
             {"training NLL": train, "validation accuracy, %": glances}, log=["training NLL"]
         ),
-        "Training NLL and validation accuracy over the steps, for the four kinds of network",
+        "Training NLL and validation accuracy over the steps, for the five kinds of network",
         "Mean over the seeds, and the band from the least to the largest. The training NLL is that of the digits as "
         "the network sees them: augmented, dropped out or warped.",
     )
@@ -189,7 +189,7 @@ def _settings(page: Page, results: Mapping[str, Any]) -> None:
             f"{settings['test']:,} test; drawn by seed {settings['seed']}",
             "training": f"{settings['steps']:,} steps of {settings['batch_size']} digits, Adam, learning rate "
             f"{settings['lr']:g} (localizers a twentieth) falling along a cosine, weight decay 0.01, dropout 0.5; "
-            "the same for all four",
+            "the same for all five",
             "CNN": "two convolutions 5 × 5 of 12 and 24 filters, 52 hidden units",
             "augmentation": "similarities, θ ~ N(0, σ²) in rotation, log-scale and shifts, anew for every digit and "
             "step",
@@ -197,8 +197,8 @@ def _settings(page: Page, results: Mapping[str, Any]) -> None:
             "(P-STN); similarity transformations with exponential scale",
             "posterior": "Student-t with two degrees of freedom (α = 1, β₀ = 1), one precision a dimension, KL "
             f"averaged over dimensions; 1 draw in training, {settings['samples']} in prediction",
-            "time": f"{seconds['wall']:.0f} s for this command, up to {settings['workers']} networks at a time; "
-            f"{seconds['computing']:.0f} s of computing for all networks",
+            "time": f"{seconds['wall']:.0f} s for this command, many networks at once in each of {settings['workers']} "
+            f"processes; {seconds['computing']:.0f} s of training for all networks",
             "machine": found["device"],
             "versions": ", ".join(f"{name} {number}" for name, number in found["versions"].items()),
             "commit": found["commit"] or "not in a checkout",

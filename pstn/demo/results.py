@@ -138,27 +138,29 @@ def difference_table(results: Mapping[str, Any]) -> Table:
 
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
-    """How the P-STN stands against each opponent, a sentence each; by the means alone.
+    """How the P-STNs stand against their opponents, a sentence each; by the means alone.
 
     Example:
         >>> scores = {"cnn": (0.8, 0.3, 0.2), "stn": (0.7, 0.4, 0.2), "augment": (1, 0.2, 0.2), "pstn": (0.9, 0.3, 0.1)}
+        >>> scores["learned"] = scores["augment"]
         >>> models = {k: {"label": k, "mean": dict(zip(["accuracy", "nll", "ece"], v))} for k, v in scores.items()}
         >>> for sentence in verdict({"models": models}):
         ...     print(sentence)
-        Against cnn, the P-STN is better in accuracy and ECE, equal in NLL.
-        Against stn, the P-STN is better in accuracy, NLL and ECE.
-        Against augment, the P-STN is better in ECE, worse in accuracy and NLL.
+        Against cnn, pstn is better in accuracy and ECE, equal in NLL.
+        Against stn, pstn is better in accuracy, NLL and ECE.
+        Against augment, pstn is better in ECE, worse in accuracy and NLL.
+        Against augment, learned is equal in accuracy, NLL and ECE.
     """
     models = results["models"]
     sentences = []
-    for opponent in ("cnn", "stn", "augment"):
+    for own, opponent in (("pstn", "cnn"), ("pstn", "stn"), ("pstn", "augment"), ("learned", "augment")):
         groups: dict[str, list[str]] = {"better": [], "worse": [], "equal": []}
         for score, title, _, _, best in SCORES:
-            gap = models["pstn"]["mean"][score] - models[opponent]["mean"][score]
+            gap = models[own]["mean"][score] - models[opponent]["mean"][score]
             gap = gap if best == "max" else -gap
             groups["better" if gap > 0 else "worse" if gap < 0 else "equal"].append(title.partition(",")[0])
         words = [f"{group} in {_and(scores)}" for group, scores in groups.items() if scores]
-        sentences.append(f"Against {models[opponent]['label']}, the P-STN is {', '.join(words)}.")
+        sentences.append(f"Against {models[opponent]['label']}, {models[own]['label']} is {', '.join(words)}.")
     return sentences
 
 

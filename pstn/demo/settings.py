@@ -13,7 +13,7 @@ DIGITS, CLASSES = 5000, 10
 
 @dataclass(frozen=True)
 class Demo:
-    """Train four kinds of network on 100 digits and see how well they read 1,000 others.
+    """Train five kinds of network on 100 digits and see how well they read 1,000 others.
 
     Prints a table and writes a page; about five minutes on two cores. After Ctrl-C, the same command goes on.
     """

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from pstn.experiment.choice import choose
     from pstn.experiment.comparison import Comparison, Result, compare
     from pstn.experiment.engine import run
+    from pstn.experiment.figures import curves, histograms, reliability_curves, scatter
     from pstn.experiment.page import against, render
     from pstn.experiment.results import Results, ResultsError
-    from pstn.experiment.row import Experiment, Split
+    from pstn.experiment.row import Experiment, Split, classified, listed
     from pstn.experiment.student import Welch, welch
     from pstn.experiment.table import Claim, Table
 
@@ -21,10 +22,11 @@ _HOMES = {
     "choice": ("choose",),
     "comparison": ("Comparison", "Result", "compare"),
     "engine": ("run",),
+    "figures": ("curves", "histograms", "reliability_curves", "scatter"),
     "catalogue": ("MissingTable", "find", "names"),
     "page": ("against", "render"),
     "results": ("Results", "ResultsError"),
-    "row": ("Experiment", "Split"),
+    "row": ("Experiment", "Split", "classified", "listed"),
     "table": ("Claim", "Table"),
     "student": ("Welch", "welch"),
 }
@@ -42,11 +44,17 @@ __all__ = [
     "Welch",
     "against",
     "choose",
+    "classified",
     "compare",
+    "curves",
     "find",
+    "histograms",
+    "listed",
     "names",
+    "reliability_curves",
     "render",
     "run",
+    "scatter",
     "welch",
 ]
 

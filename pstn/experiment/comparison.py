@@ -24,6 +24,19 @@ SHOWN = {
     "nll": ("NLL", 1.0, 3),
     "ece": ("ECE", 1.0, 4),
     "brier": ("Brier", 1.0, 3),
+    "moved_accuracy": ("accuracy on moved inputs, %", 100.0, 2),
+    "pose_error": ("pose error", 1.0, 3),
+    "pose_error_mod": ("ε, mod π", 1.0, 3),
+    "half_turn_error": ("pose error but for half turns", 1.0, 3),
+    "shift_error": ("distance of centres, pixels", 1.0, 2),
+    "iou": ("IoU", 1.0, 3),
+    "spread": ("median spread", 1.0, 4),
+    "spread_ratio": ("β of hard over easy inputs", 1.0, 3),
+    "spread_correlation": ("rank correlation of spread and error", 1.0, 3),
+    "variance": ("variance of μ", 1.0, 3),
+    "residual_sum": ("Σ residual, 1e-5", 1e5, 2),
+    "residual_max": ("largest residual, 1e-6", 1e6, 2),
+    "minima": ("local minima an input", 1.0, 2),
 }
 
 #: A difference counts from this probability down.
@@ -43,8 +56,9 @@ class Result:
     """The records of all networks that were trained for the row."""
 
     def values(self, metric: str) -> tuple[float, ...]:
-        """The test scores, a fold each; none where the row does not have the score."""
-        return tuple(record["test"][metric] for record in self.chosen if metric in record["test"])
+        """The test scores, a fold each; none where the row does not have the score, or it says nothing (NaN)."""
+        scores = (record["test"].get(metric, math.nan) for record in self.chosen)
+        return tuple(score for score in scores if not math.isnan(score))
 
     def measured(self, metric: str) -> Measured | None:
         """The test scores as they are shown."""
@@ -136,6 +150,8 @@ class Comparison:
         for result in self.results:
             if result.row.column == "published" and metric in result.row.paper and result.values(metric):
                 mean, deviation = result.row.paper[metric]
+                if math.isnan(deviation):  # the paper gives none
+                    continue
                 total += 1
                 near += abs(Measured(result.values(metric)).mean - mean) <= deviation
         said = [f"{len(self.results)} of {len(self.table.rows)} rows are measured."]

@@ -45,7 +45,7 @@ def run(
         quick: Run a slice of it, recorded apart.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         rows: Names of the rows to run, or patterns such as ``"cnn-*"``; all by default.
-        runs: The folder to keep trained networks in.
+        runs: The folder to keep trained networks in. What two tables have in common there is trained once.
         results: The folder to record in, as ``<paper>/<table>.jsonl``.
         ray: Hand the work to Ray: ``"local"``, or a cluster's address, whose machines share the folder ``runs``.
         command: The command that was given, for the records.
@@ -56,7 +56,7 @@ def run(
     """
     whole, console = table, console or Console(quiet=True)
     table = table.sliced() if quick else table
-    plan = Plan(table, _wanted(table, rows), runs.absolute() / table.id, Results(results_path(results, table)))
+    plan = Plan(table, _wanted(table, rows), runs.absolute(), Results(results_path(results, table)))
     for name, what in plan.lacking.items():
         console.print(f"{table.id}: {name} is left out: {what}", markup=False, highlight=False, soft_wrap=True)
     facts = {"command": command}
@@ -82,7 +82,7 @@ class Plan:
     Arguments:
         table: The table.
         rows: The rows to run.
-        runs: The folder of the table's trained networks.
+        runs: The folder of trained networks.
         results: The table's records.
     """
 

@@ -30,7 +30,7 @@ class Network:
         row: The row.
         setting: The hyperparameters.
         fold: The fold.
-        runs: The folder of the table's trained networks.
+        runs: The folder of trained networks.
         pretrained: The trained network of the row that this one needs.
     """
 
@@ -57,7 +57,7 @@ class Network:
 
     @property
     def path(self) -> Path:
-        """Where the trained network is, with its record. By its key alone: rows may have networks in common."""
+        """Where the trained network is, with its record. By its key alone: rows and tables may have some in common."""
         return self.runs / "networks" / f"{self.key}.safetensors"
 
     @property
@@ -90,7 +90,8 @@ class Network:
         split = _split(self.row.data, self.fold)
         validation = {}
         if run.failure is None and split.validation is not None:
-            validation = self.measure(run.model, split.validation)
+            found = self.measure(run.model, split.validation)
+            validation = {name: value for name, value in found.items() if not isinstance(value, list)}
         record = {
             "key": self.key,
             "recipe": self.recipe,
@@ -110,7 +111,7 @@ class Network:
         save_model(run.model, self.path, {"record": record})
         return record
 
-    def measure(self, model: nn.Module, data: Any) -> dict[str, float]:
+    def measure(self, model: nn.Module, data: Any) -> dict[str, Any]:
         """The row's scores of a network; the same draws whenever it is asked."""
         device = next((p.device for p in model.parameters()), "cpu")
         with seeded(self.config.seed, device):
@@ -118,7 +119,7 @@ class Network:
 
     def record(self) -> Record | None:
         """What training left; None where it is not trained."""
-        return load(self.path)[1]["record"] if self.path.exists() else None
+        return {**load(self.path)[1]["record"], "row": self.row.name} if self.path.exists() else None
 
     def load(self) -> nn.Module:
         """The trained network, in evaluation mode."""
@@ -126,7 +127,7 @@ class Network:
         load_model(model, self.path)
         return model.eval()
 
-    def test(self, device: str) -> dict[str, float]:
+    def test(self, device: str) -> dict[str, Any]:
         """The scores on the test data."""
         return self.measure(self.load().to(device), _split(self.row.data, self.fold).test)
 

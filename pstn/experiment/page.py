@@ -54,7 +54,7 @@ def against(
     """
 
     def draw(results: Sequence[Result]) -> Figure:
-        figure_of = _matplotlib()
+        figure_of = matplotlib_figure()
         figure = figure_of(figsize=(9.6, 3.6), layout="constrained")
         panels = figure.subplots(1, len(metrics), squeeze=False)[0]
         for panel, metric in zip(panels, metrics, strict=True):
@@ -78,7 +78,7 @@ def against(
 
 def _svg(draw: Callable[[Sequence[Result]], Figure], results: Sequence[Result]) -> bytes:
     """A figure as SVG, the same bytes for the same figure, on white: a page on the web has any background."""
-    _matplotlib()
+    matplotlib_figure()
     import matplotlib as mpl
 
     from pstn.report.page import theme
@@ -89,7 +89,8 @@ def _svg(draw: Callable[[Sequence[Result]], Figure], results: Sequence[Result]) 
     return file.getvalue()
 
 
-def _matplotlib() -> Any:
+def matplotlib_figure() -> Any:
+    """matplotlib's ``Figure``, which needs no display and no state of pyplot's."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pstn.data import Data
 from pstn.grid import check_choice
 from pstn.inference import predict
-from pstn.metrics import summary
+from pstn.metrics import reliability, summary
 from pstn.train.config import Train
 
 Column = Literal["published", "best", "extra"]
@@ -56,7 +56,8 @@ class Experiment:
         tuning_folds: How many of the folds the choice looks at; all by default. The others are trained at it alone.
         augment: Builds the augmentation of training inputs from its hyperparameters.
         samples: Transformations that are averaged over when a network is measured.
-        measure: Scores a network on data; accuracy, NLL, Brier score and ECE by default.
+        measure: Scores a network on data; accuracy, NLL, Brier score and ECE by default, as :func:`classified` gives.
+            A list of numbers is kept beside the scores on test data, for figures.
         select: The score that picks the setting, by its mean over the folds, and whether less or more is better.
         needs: The row whose trained network, of the same fold, ``model`` is given as ``pretrained``.
         paper: The paper's (mean, deviation) of each score.
@@ -89,7 +90,7 @@ class Experiment:
     tuning_folds: int | None = None
     augment: Callable[..., nn.Module] | None = None
     samples: int = 10
-    measure: Callable[[nn.Module, Data], Mapping[str, float]] | None = None
+    measure: Callable[[nn.Module, Data], Mapping[str, Any]] | None = None
     select: tuple[str, Literal["min", "max"]] = ("nll", "min")
     needs: Experiment | None = None
     paper: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -153,13 +154,12 @@ class Experiment:
         """The augmentation of a setting, if the row has one."""
         return None if self.augment is None else self.augment(**_taken(self.augment, setting))
 
-    def scores(self, model: nn.Module, data: Data) -> dict[str, float]:
-        """What ``measure`` says about a network, from torch's generator."""
+    def scores(self, model: nn.Module, data: Data) -> dict[str, Any]:
+        """What ``measure`` says about a network, from torch's generator: numbers, and lists of numbers."""
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         data = data.to(device)
-        if self.measure is not None:
-            return {name: float(value) for name, value in self.measure(model, data).items()}
-        return summary(predict(model, data.x, self.samples, batch_size=BATCH).probs, data.y)
+        found = classified(model, data, self.samples) if self.measure is None else self.measure(model, data)
+        return {name: value if isinstance(value, list) else float(value) for name, value in found.items()}
 
     def sliced(self) -> Experiment:
         """The row cut down for a quick look."""
@@ -191,6 +191,33 @@ class Slice:
             None if validation is None else validation.subset(range(min(len(validation), self.rest))),
             test.subset(range(min(len(test), self.rest))),
         )
+
+
+def classified(model: nn.Module, data: Data, samples: int = 10) -> dict[str, Any]:
+    """How well a network classifies: accuracy, NLL, Brier score, ECE, and the reliability table behind it.
+
+    Arguments:
+        model: The network.
+        data: What to classify, on its device.
+        samples: Transformations to average over.
+
+    Returns:
+        The scores, and as ``"reliability"`` a list [count, confidence, accuracy] for each bin, 0 where it is empty.
+    """
+    probs = predict(model, data.x, samples, batch_size=BATCH).probs
+    table = reliability(probs, data.y)
+    bins = torch.stack([table.count, table.confidence.nan_to_num(0.0), table.accuracy.nan_to_num(0.0)], dim=1)
+    return {**summary(probs, data.y), "reliability": listed(bins, 5)}
+
+
+def listed(values: Tensor, digits: int = 3) -> list[Any]:
+    """A tensor as nested lists of rounded numbers, for the file of results.
+
+    Example:
+        >>> listed(torch.tensor([[0.12345, 2.0]]))
+        [[0.123, 2.0]]
+    """
+    return values.detach().cpu().double().round(decimals=digits).tolist()
 
 
 def words(setting: Setting) -> str:

@@ -11,11 +11,12 @@ both flip, one box on. No table of neighbours, and the derivative of a crossing 
 
 Arithmetic is float32; p, q and the time left are sums of two numbers, so that what is lost in a step does not add up.
 
-The gradient needs no memory of the way: a first walk finds the derivative J of the end by the start, and with it the
-adjoint at the start, :math:`\lambda = J^T g`; a second one carries :math:`\lambda` along and adds up what each segment
-is worth to the corners' velocities. On the way it takes the product J apart again, step by step, which magnifies the
-rounding of J by as much as the map squeezes: these few numbers are float64. Both walks take the same steps to the last
-bit, so nothing else is magnified; what is left is small unless a point's surroundings are squeezed by 1e12.
+The gradient needs no memory of the way. Over a stretch of it, one walk finds the derivative J of the end by the start,
+and with it the adjoint at the start, :math:`\lambda = J^T g`; a second walk carries :math:`\lambda` along and adds up
+what each step is worth to the corners' velocities. On the way it takes the product J apart again, step by step, which
+magnifies rounding by the condition number of J. So these few numbers are float64, and a stretch ends where J has
+squeezed by ``SQUEEZE``: the last stretch is done first, and the walk through it finds, on its way there, the J of the
+stretch before. Few ways have more than one; a way of n stretches is walked n times. All walks take the same steps.
 """
 
 import math
@@ -36,8 +37,10 @@ NEAR = tl.constexpr(2e-3)
 MOST = tl.constexpr(65536)
 #: The numbers before the velocities: how many boxes there are along x and y.
 HEAD = tl.constexpr(2)
+#: How much the derivative of a stretch may squeeze or grow; float64 then loses less than float32's rounding.
+SQUEEZE = tl.constexpr(2.0**28)
 #: The largest number an adjoint is taken for, so that sums of any are finite.
-HUGE = tl.constexpr(1e18)
+HUGE = tl.constexpr(1e30)
 
 
 @triton.jit
@@ -48,8 +51,8 @@ def read(where, steps, NDIM: tl.constexpr, COUNT: tl.constexpr):
 
 @triton.jit
 def place(theta, where, steps, pixel, p, live, NDIM: tl.constexpr, COUNT: tl.constexpr):
-    """Where p is after unit time, and the derivative of that for :func:`pull`; unused, it costs nothing."""
-    return walk(theta, where, steps[0], p, live, 0.0, 0.0, None, BACK=False)
+    """Where p is after unit time, and for :func:`pull` the last stretch's derivative; unused, it costs nothing."""
+    return walk(theta, where, steps[0], p, live, 0, 0, 0.0, 0.0, None, BACK=False)
 
 
 @triton.jit
@@ -58,9 +61,15 @@ def pull(sums, theta, where, steps, pixel, p, u, live, g, into, size, NDIM: tl.c
     # the end's x is (2 i + 1 + p + q) / n - 1, its y has p - q
     end_p = g[0] / theta[0] + g[1] / theta[1]
     end_q = g[0] / theta[0] - g[1] / theta[1]
-    to_p = u[2] * end_p + u[4] * end_q
-    to_q = u[3] * end_p + u[5] * end_q
-    walk(theta, where, steps[0], p, live, to_p, to_q, into, BACK=True)
+    # the stretch from step ``first`` to ``last``, and the adjoint where it starts
+    first = u[2]
+    last = tl.where(live, MOST, 0)
+    to_p = u[3] * end_p + u[5] * end_q
+    to_q = u[4] * end_p + u[6] * end_q
+    while tl.max(last, axis=0) > 0:
+        before, to_p, to_q = walk(theta, where, steps[0], p, last > 0, first, last, to_p, to_q, into, BACK=True)
+        last = tl.where(last > 0, first, 0)
+        first = before
     return sums
 
 
@@ -118,10 +127,13 @@ def beyond(height, ahead, first, second, last, s, turn):
 
 
 @triton.jit
-def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
-    """Carry points along for unit time: the ends, x and y, and their derivatives by the start in the frame (p, q).
+def walk(theta, where, step, start, live, first, last, to_p, to_q, into, BACK: tl.constexpr):
+    """Carry points along for unit time.
 
-    With BACK, (to_p, to_q) is the adjoint at the start, and the gradient to the velocities is added to ``into``.
+    Returns their ends, x and y, the step where the last stretch starts, and its derivative in the frame (p, q).
+
+    With BACK they go as far as step ``last``, and (to_p, to_q) is the adjoint at step ``first``. From there on the
+    gradient to the velocities is added to ``into``. Returns the start of the stretch before, and the adjoint there.
     """
     n = theta[0].to(tl.int32)
     m = theta[1].to(tl.int32)
@@ -139,13 +151,28 @@ def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
     pq = tl.zeros_like(pp)
     qp = tl.zeros_like(pp)
     qq = pp
-    if BACK:
-        pp = to_p  # pp and qq are the adjoint's p and q from here on
-        qq = to_q
+    since = tl.zeros_like(i)
 
     steps = 0
     while (tl.max(left, axis=0) > 0) & (steps < MOST):
-        steps += 1
+        # where a stretch ends, another begins
+        size = pp * pp + pq * pq + (qp * qp + qq * qq)
+        full = tl.maximum(size, 1.0) > SQUEEZE * tl.minimum(tl.abs(pp * qq - pq * qp), 1.0)
+        if BACK:
+            full = full & (steps < first)
+            here = steps == first
+            before_p = pp * to_p + qp * to_q
+            before_q = pq * to_p + qq * to_q
+            # pp and qq are the adjoint's p and q from here on
+            pp = tl.where(here, to_p, pp)
+            qq = tl.where(here, to_q, qq)
+            to_p = tl.where(here, before_p, to_p)
+            to_q = tl.where(here, before_q, to_q)
+        since = tl.where(full, steps, since)
+        pp = tl.where(full, 1.0, pp)
+        pq = tl.where(full, 0.0, pq)
+        qp = tl.where(full, 0.0, qp)
+        qq = tl.where(full, 1.0, qq)
         # the triangle: velocities c at the box's centre, a at the corner where |p| = 1, b where |q| = 1
         column = tl.minimum(tl.maximum(i, -1), n) + 1
         row = tl.minimum(tl.maximum(j, -1), m) + 1
@@ -274,22 +301,22 @@ def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
         e_pq = (g_2 * m_pq).to(tl.float64)
         e_qp = (g_2 * m_qp).to(tl.float64)
         e_qq = (g_1 + g_2 * m_qq).to(tl.float64)
-        if not BACK:
-            n_pp = e_pp * pp + e_pq * qp
-            n_pq = e_pp * pq + e_pq * qq
-            n_qp = e_qp * pp + e_qq * qp
-            n_qq = e_qp * pq + e_qq * qq
-            pp = tl.where(good, n_pp, pp)
-            pq = tl.where(good, n_pq, pq)
-            qp = tl.where(good, n_qp, qp)
-            qq = tl.where(good, n_qq, qq)
+        next_p = e_pp * pp + e_pq * qp
+        next_q = e_qp * pq + e_qq * qq
+        pq = tl.where(good, e_pp * pq + e_pq * qq, pq)
+        qp = tl.where(good, e_qp * pp + e_qq * qp, qp)
         if BACK:
-            # the adjoint at the end of the segment
-            det = e_pp * e_qq - e_pq * e_qp
-            mu_p = (e_qq * pp - e_qp * qq) / det
-            mu_q = (e_pp * qq - e_pq * pp) / det
-            pp = tl.where(good, mu_p, pp)
-            qq = tl.where(good, mu_q, qq)
+            # the adjoint at the end of the step
+            adding = steps >= first
+            over = 1.0 / (e_pp * e_qq - e_pq * e_qp)
+            mu_p = (e_qq * pp - e_qp * qq) * over
+            mu_q = (e_pp * qq - e_pq * pp) * over
+            next_p = tl.where(adding, mu_p, next_p)
+            next_q = tl.where(adding, mu_q, next_q)
+        pp = tl.where(good, next_p, pp)
+        qq = tl.where(good, next_q, qq)
+        if BACK:
+            adding = adding & good
             mu_p = tl.minimum(tl.maximum(mu_p, -HUGE), HUGE).to(tl.float32)
             mu_q = tl.minimum(tl.maximum(mu_q, -HUGE), HUGE).to(tl.float32)
             # f depends on A by its trace and determinant: one more series
@@ -323,14 +350,17 @@ def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
             to_pq = sq * (f_2 * mu_p * v_q + to_det * m_qp)
             to_qp = sp * (f_2 * mu_q * v_p + to_det * m_pq)
             to_qq = sq * (f_2 * mu_q * v_q + to_trace - to_det * m_pp)
-            tl.atomic_add(into + at_a, a * v_to_p + to_pp, mask=good, sem="relaxed")
-            tl.atomic_add(into + at_a + 1, a * v_to_q + to_qp, mask=good, sem="relaxed")
-            tl.atomic_add(into + at_b, b * v_to_p + to_pq, mask=good, sem="relaxed")
-            tl.atomic_add(into + at_b + 1, b * v_to_q + to_qq, mask=good, sem="relaxed")
-            tl.atomic_add(into + at_c, c * v_to_p - to_pp - to_pq, mask=good, sem="relaxed")
-            tl.atomic_add(into + at_c + 1, c * v_to_q - to_qp - to_qq, mask=good, sem="relaxed")
+            tl.atomic_add(into + at_a, a * v_to_p + to_pp, mask=adding, sem="relaxed")
+            tl.atomic_add(into + at_a + 1, a * v_to_q + to_qp, mask=adding, sem="relaxed")
+            tl.atomic_add(into + at_b, b * v_to_p + to_pq, mask=adding, sem="relaxed")
+            tl.atomic_add(into + at_b + 1, b * v_to_q + to_qq, mask=adding, sem="relaxed")
+            tl.atomic_add(into + at_c, c * v_to_p - to_pp - to_pq, mask=adding, sem="relaxed")
+            tl.atomic_add(into + at_c + 1, c * v_to_q - to_qp - to_qq, mask=adding, sem="relaxed")
 
+        steps += 1
         done = s >= left
+        if BACK:
+            done = done | (steps >= last)
         left, left_low = add(left, left_low, -s)
         left = tl.where(done, 0.0, tl.maximum(left, 1e-30))
         p, p_low = add(p, p_low, tl.where(good, by_p, 0.0))
@@ -347,9 +377,13 @@ def walk(theta, where, step, start, live, to_p, to_q, into, BACK: tl.constexpr):
         sp = tl.where(cross & (by_b == 0), -sp, sp)
         sq = tl.where(cross & (by_b | by_c), -sq, sq)
 
-    x = (2 * i + 1 - n).to(tl.float32) + ((p + q) + (p_low + q_low))
-    y = (2 * j + 1 - m).to(tl.float32) + ((p - q) + (p_low - q_low))
-    lost = left > 0
-    x = tl.where(lost, float("nan"), x / theta[0])
-    y = tl.where(lost, float("nan"), y / theta[1])
-    return x, y, pp, pq, qp, qq
+    if BACK:
+        found = (since, to_p, to_q)
+    else:
+        x = (2 * i + 1 - n).to(tl.float32) + ((p + q) + (p_low + q_low))
+        y = (2 * j + 1 - m).to(tl.float32) + ((p - q) + (p_low - q_low))
+        lost = left > 0
+        x = tl.where(lost, float("nan"), x / theta[0])
+        y = tl.where(lost, float("nan"), y / theta[1])
+        found = (x, y, since, pp, pq, qp, qq)
+    return found

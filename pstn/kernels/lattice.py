@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pstn.families.cpab import CPAB
+
+_MAPS: dict[tuple[tuple[int, ...], torch.device], tuple[Tensor, Tensor]] = {}
 
 
 def lattice(family: CPAB, theta: Float[Tensor, "s b d"]) -> Float[Tensor, "s b n"]:
@@ -38,10 +38,20 @@ def lattice(family: CPAB, theta: Float[Tensor, "s b d"]) -> Float[Tensor, "s b n
 
 @torch.compiler.assume_constant_result
 def _constants(boxes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    return _map(boxes, device)  # torch.compile would look into the cache
+    # of a function of its own: torch.compile would look into the cache
+    key = (boxes, device)
+    if key not in _MAPS:
+        with torch.inference_mode(False), torch.no_grad():
+            found = _map(boxes, device)
+        # tensors that belong to a transform, or are none, must not outlive it
+        if any(type(t) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(t) for t in found):
+            return found
+        if len(_MAPS) >= 64:
+            _MAPS.clear()
+        _MAPS[key] = found
+    return _MAPS[key]
 
 
-@lru_cache(maxsize=64)
 def _map(boxes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """The map from nodal velocities to :func:`lattice`: a matrix, and the two numbers that do not depend on them."""
     n, m = boxes

@@ -66,8 +66,9 @@ class Train:
     """Weight of the KL divergence from the prior."""
     kl_warmup: float = 0.0
     """Epochs over which that weight first rises linearly from 0."""
-    kl_per: KLPer = "dimension"
-    """Average the KL divergence over the dimensions of theta, or count it whole for each input."""
+    kl_per: KLPer | Literal["dataset"] = "dimension"
+    """Average the KL divergence over the dimensions of theta, or count it whole for each input; dataset: the average,
+    counted once for all training inputs together, so that each has its share of one over their number."""
     bound: Bound = "elbo"
     """The mean log-likelihood over the samples, or the importance-weighted bound."""
 
@@ -92,7 +93,7 @@ class Train:
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("precision", self.precision, get_args(Precision))
         check_choice("accelerator", self.accelerator, get_args(Accelerator))
-        check_choice("kl_per", self.kl_per, get_args(KLPer))
+        check_choice("kl_per", self.kl_per, (*get_args(KLPer), "dataset"))
         check_choice("bound", self.bound, get_args(Bound))
         check_choice("keep", self.keep, get_args(Keep))
         for name in ("epochs", "batch_size", "samples", "samples_validation", "devices"):

@@ -126,6 +126,12 @@ def fit(
     return Run(model, state.history, state.best, loop.directory, state.seconds, state.step)
 
 
+def kl_weight(config: Train, examples: int, per_epoch: int) -> KLWeight:
+    """The KL divergence's weight for each input, over the steps."""
+    share = config.kl_weight / examples if config.kl_per == "dataset" else config.kl_weight
+    return KLWeight(share, round(config.kl_warmup * per_epoch))
+
+
 def make_optimizer(groups: list[dict[str, Any]], config: Train) -> torch.optim.Optimizer:
     """The optimizer of the given settings, in torch's fused form.
 
@@ -186,7 +192,7 @@ class Loop:
         # The wrappers cost 0.04 ms a step: little enough to have one path for one core and for many GPUs.
         self.cost = Step(model, config, loss)
         self.module, self.optimizer = fabric.setup(self.cost, make_optimizer(groups, config))
-        self.kl_weight = KLWeight(config.kl_weight, round(config.kl_warmup * self.per_epoch))
+        self.kl_weight = kl_weight(config, len(train), self.per_epoch)
 
         self.order = torch.Generator().manual_seed(config.seed)
         self.state = State(self.order.get_state(), sums=[0.0] * len(self.terms))

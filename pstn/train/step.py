@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data import Data
-from pstn.objectives import elbo, log_mean_exp, nll
+from pstn.objectives import KLPer, elbo, log_mean_exp, nll
 from pstn.train.config import Train
 from pstn.train.seed import seeded
 
@@ -56,15 +56,15 @@ class Step(nn.Module):
             loss = self.loss(out, y)
             self.terms = (loss.detach(),)
             return loss
-        loss = elbo(out, y, kl_weight=self.kl_weight, kl_per=config.kl_per, bound=config.bound)
+        # One over the number of inputs, where it belongs, is in the weight already.
+        per: KLPer = "dimension" if config.kl_per == "dataset" else config.kl_per
+        loss = elbo(out, y, kl_weight=self.kl_weight, kl_per=per, bound=config.bound)
         with torch.no_grad():
             kl, total = out.kl.mean(), loss.detach()
             if config.bound == "iw":
                 self.terms = (total, nll(out, y), kl)
             else:  # the bound is a sum, so what is not the one term is the other: cheaper than a second softmax
-                size = (
-                    sum(stage.posterior.event_shape[0] for stage in out.stages) if config.kl_per == "dimension" else 1
-                )
+                size = sum(stage.posterior.event_shape[0] for stage in out.stages) if per == "dimension" else 1
                 self.terms = (total, total - self.kl_weight / max(size, 1) * kl, kl)
         return loss
 

@@ -35,6 +35,11 @@ def essence(folder, name="toy/few_digits"):
     return {key: {k: v for k, v in one.items() if k not in CIRCUMSTANCES} for key, one in records.items()}
 
 
+def numbers(scores):
+    """The scores without the lists beside them."""
+    return {name: value for name, value in scores.items() if not isinstance(value, list)}
+
+
 def forbid(*args, **kwargs):
     raise AssertionError("nothing is to be trained")
 
@@ -120,12 +125,12 @@ def test_a_fleet_killed_while_its_networks_are_kept_is_taken_up_as_it_was(table,
         patch.setattr(Network, "finish", finish)
         with pytest.raises(KeyboardInterrupt):
             go(table, tmp_path)
-    assert len(list((tmp_path / "runs/toy/few_digits/networks").iterdir())) == 2
+    assert len(list((tmp_path / "runs/networks").iterdir())) == 2
     sizes = counting(monkeypatch)
     go(table, tmp_path)
     assert sizes[0] == 4
     assert essence(tmp_path) == essence(done)
-    assert not list((tmp_path / "runs/toy/few_digits/fleets").iterdir())
+    assert not list((tmp_path / "runs/fleets").iterdir())
 
 
 def test_a_killed_process_loses_one_checkpoint_at_most_and_ends_the_same(tmp_path, monkeypatch):
@@ -262,7 +267,7 @@ def test_weights_that_are_gone_are_trained_again_where_others_start_from_them(ta
     for key, record in after.items():
         for part in ("validation", "test"):
             if record[part]:  # to rounding: the CNNs had other companions this time
-                assert record[part] == pytest.approx(before[key][part], abs=1e-4)
+                assert numbers(record[part]) == pytest.approx(numbers(before[key][part]), abs=1e-4)
 
 
 def test_a_quick_look_is_recorded_apart(table, done):
@@ -293,7 +298,7 @@ def test_rows_can_be_picked_by_pattern(table, tmp_path):
 
 def test_the_network_that_is_kept_gives_the_recorded_scores(table, done):
     row = table.row("cnn")
-    network = Network(row, {}, 1, done / "runs/toy/few_digits")
+    network = Network(row, {}, 1, done / "runs")
     assert network.test("cpu") == essence(done)[network.key]["test"]
     torch.manual_seed(5)  # whatever was drawn before
     assert network.test("cpu") == essence(done)[network.key]["test"]

@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pstn import kernels
 from pstn.kernels import convolve as fused
-from pstn.train.convolve import Products
+from pstn.train.fleet.convolve import Products
 
 #: channels in and out, size, kernel, stride, padding
 CASES = {

@@ -9,6 +9,7 @@ import triton.language as tl
 from pstn import kernels
 from pstn.families.cpab import CPAB
 from pstn.kernels import cpab
+from pstn.kernels import lattice as maps
 from pstn.kernels.lattice import lattice
 from pstn.warp import warp
 
@@ -177,22 +178,62 @@ def slope(family, theta, points, cotangent):
     return torch.autograd.grad(where, leaf, into)[0].flatten()
 
 
+def gradients(family, theta, points, cotangent):
+    """The kernel's gradient to the parameters, and the torch walk's in float64."""
+    leaf = theta.double().requires_grad_()
+    (truth,) = torch.autograd.grad((family(leaf, points.double()) * cotangent).sum(), leaf)
+    return slope(family, theta, points, cotangent), truth
+
+
 @pytest.mark.parametrize("seed", [5, 7])
 def test_gradients_where_the_map_squeezes_a_thousandfold_and_more(seed):
     """The adjoint is carried forwards, which undoes the squeezing: float32 would leave little of it."""
     family = CPAB((4, 4))
     torch.manual_seed(seed)
     theta, points, cotangent = torch.randn(family.dim), 2 * torch.rand(32, 2) - 1, torch.randn(32, 2)
-    leaf = theta.double().requires_grad_()
-    (truth,) = torch.autograd.grad((family(leaf, points.double()) * cotangent).sum(), leaf)
-    found = slope(family, theta, points, cotangent)
+    found, truth = gradients(family, theta, points, cotangent)
     assert (found - truth).abs().max() < 1e-4 * truth.abs().max()
 
 
-@pytest.mark.parametrize("cells", [(2, 2), (6, 6)])
-def test_the_wildest_fields_have_finite_gradients(cells):
-    family = CPAB(cells)
+def test_gradients_where_the_map_squeezes_beyond_float64():
+    """Points whose surroundings become a line: in one stretch nothing would be left of the adjoint across it."""
+    family, some = CPAB((4, 4)), [2, 25, 32]
+    torch.manual_seed(16)
+    theta, points, cotangent = 10 * torch.randn(family.dim), 2 * torch.rand(64, 2) - 1, torch.randn(64, 2)
+    found, truth = gradients(family, theta, points[some], cotangent[some])
+    assert (found - truth).abs().max() < 1e-4 * truth.abs().max()
+
+
+@pytest.mark.parametrize("squeeze", [1.5, 4.0, 30.0])
+def test_gradients_do_not_depend_on_where_stretches_end(monkeypatch, squeeze):
+    monkeypatch.setattr(cpab, "SQUEEZE", tl.constexpr(squeeze))
+    family = CPAB((2, 2))
+    theta, points, cotangent = draw(family, spread=0.7, seed=2), 2 * torch.rand(16, 2) - 1, torch.randn(16, 2)
+    found, truth = gradients(family, theta, points, cotangent)
+    assert (found - truth).abs().max() < 1e-5 * truth.abs().max()
+
+
+def test_the_wildest_fields_have_finite_gradients():
+    family = CPAB((2, 2))
     torch.manual_seed(0)
-    theta, points, cotangent = 1e3 * torch.randn(family.dim), 2 * torch.rand(16, 2) - 1, torch.randn(16, 2)
+    theta, points, cotangent = 1e3 * torch.randn(family.dim), 2 * torch.rand(4, 2) - 1, torch.randn(4, 2)
     assert moved(family, theta, points).isfinite().all()
     assert slope(family, theta, points, cotangent).isfinite().all()
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap, torch.compile])
+def test_constants_made_inside_a_transform_do_not_outlive_it(monkeypatch, transform):
+    monkeypatch.setattr(maps, "_MAPS", {})
+    family = CPAB((2, 1))
+    theta = family.zeros(1, 1)
+    options = {"backend": "aot_eager"} if transform is torch.compile else {}
+    transform(lambda theta: lattice(family, theta).sum(), **options)(theta)
+    with torch.inference_mode():
+        lattice(CPAB((1, 2)), CPAB((1, 2)).zeros(1, 1))
+    for kept in maps._MAPS.values():
+        for tensor in kept:
+            assert type(tensor) is torch.Tensor
+            assert not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            assert not tensor.is_inference()
+    leaf = theta.requires_grad_()
+    assert torch.autograd.grad(lattice(family, leaf).sum(), leaf)[0].isfinite().all()

@@ -412,3 +412,11 @@ def test_nothing_to_train_is_named(data, config):
 def test_a_plain_network_trains(data, config):
     model = STN(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), placement=CNN)
     assert fit(model, data, config=config).history[-1]["kl"] == 0
+
+
+def test_a_divergence_counted_once_for_the_data_set(data, config):
+    """Each of n inputs has its share of one over n."""
+    whole = replace(config, kl_weight=len(data) * config.kl_weight, kl_per="dataset")
+    assert_same(
+        weights(fit(make_model(), data, config=config).model), weights(fit(make_model(), data, config=whole).model)
+    )

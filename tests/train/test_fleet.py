@@ -16,7 +16,7 @@ from pstn import CPAB, STN, Affine, Gaussian, Point, Similarity, nets
 from pstn.data import Data
 from pstn.inference import Augment
 from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load_model, seeded
-from pstn.train.convolve import Products
+from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.noise import Feed, Record
 
 FIFTY = replace(CONFIG, epochs=10)  # 5 batches an epoch, the last of two: fifty steps
@@ -59,6 +59,13 @@ def made(seed, kind):
         return STN(body(), localizer(), Similarity(), Point(), features=8, frozen=kind == "frozen")
 
 
+@pytest.fixture(params=[0, 10**9], ids=["recorded", "eager"], autouse=False)
+def way(request, monkeypatch):
+    """A step is written down and performed from the notes, or done anew each time."""
+    monkeypatch.setattr("pstn.train.fleet.lane.PATIENCE", request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("kind", ["student", "cnn", "gaussian", "point", "frozen", "diffeomorphic"])
 def test_each_network_is_the_one_trained_alone(kind):
     """Fifty steps with dropout, batch statistics, sampled warps, a short last batch and settings of its own each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def fit_fleet(
     directory: str | Path | None = None,
     resume: bool = True,
     progress: bool | Progress = True,
+    on_step: Callable[[int], object] | None = None,
 ) -> list[Run]:
     r"""Train many networks at once: what :func:`pstn.train.fit` does for each, as one computation.
 
@@ -39,13 +40,18 @@ def fit_fleet(
             ``log.jsonl`` in a folder of its own, numbered as given.
         resume: Go on from the checkpoints in the directory, if there are any.
         progress: Show progress on a terminal, or a ``rich`` display to add a line to.
+        on_step: Called every so many steps with how many a fleet has behind it.
 
     Returns:
         A run for each member, in the order given; ``failure`` says why one was left out. ``seconds`` is a network's
         share of the fleet's time.
 
     Example:
-        >>> from pstn.stn import STN
+        >>> import torch
+        >>> from torch import nn
+        >>> from pstn import STN
+        >>> from pstn.data import Data
+        >>> from pstn.train import Train
         >>> data = Data(torch.randn(6, 1, 8), torch.tensor([0, 1, 0, 1, 0, 1]), ("a", "b"))
         >>> def network():
         ...     return STN(nn.Sequential(nn.Flatten(), nn.Linear(8, 2)))
@@ -68,6 +74,7 @@ def fit_fleet(
             if folder is not None:
                 fleet.path = folder / f"fleet{number}-{CHECKPOINT}"
                 fleet.folders = [folder / f"{i:03d}" for i in indices]
+            fleet.on_step = on_step
             take_up(fleet, resume)
             for index, run in zip(indices, fleet.go(progress), strict=True):
                 runs[index] = run

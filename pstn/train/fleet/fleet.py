@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from rich.progress import Progress
 from torch import Tensor
 
 from pstn.data import Data
-from pstn.objectives import KLWeight
 from pstn.train.config import Train
 from pstn.train.display import Display
 from pstn.train.fleet.files import write_checkpoint, write_members
@@ -24,7 +23,7 @@ from pstn.train.fleet.noise import Request
 from pstn.train.fleet.optimizer import BETAS, Optimizer
 from pstn.train.fleet.stack import Stack, Unit
 from pstn.train.log import fingerprint
-from pstn.train.loop import SHOW_EVERY, Interrupted, Run
+from pstn.train.loop import SHOW_EVERY, Interrupted, Run, kl_weight
 from pstn.train.schedule import factor
 from pstn.train.signals import Signals
 from pstn.train.step import SCORES, TERMS, check
@@ -35,6 +34,7 @@ class Fleet:
 
     path: Path | None = None
     folders: Sequence[Path] = ()
+    on_step: Callable[[int], object] | None = None
 
     def __init__(self, members: Sequence[Member], signals: Signals) -> None:
         self.members, self.signals, config = members, signals, members[0].config
@@ -58,7 +58,7 @@ class Fleet:
         whole, rest = divmod(self.examples, config.batch_size)
         self.per_epoch = whole + (rest > 0 and not config.drop_last)
         self.total = config.steps or config.epochs * self.per_epoch
-        self.kl_weights = [KLWeight(c.kl_weight, round(c.kl_warmup * self.per_epoch)) for c in self.configs]
+        self.kl_weights = [kl_weight(c, self.examples, self.per_epoch) for c in self.configs]
         self.orders = [torch.Generator().manual_seed(c.seed) for c in self.configs]
         self.sources = [torch.Generator(self.device).manual_seed(c.seed) for c in self.configs]
 
@@ -99,6 +99,8 @@ class Fleet:
                     self.save(now)
                 if now >= self.show_due or self.step == self.total:
                     self.show(now)
+                if self.on_step is not None:
+                    self.on_step(self.step)
             self.seconds = time.perf_counter() - self.clock
             return write_members(self)
         except Interrupted:
@@ -169,10 +171,11 @@ class Fleet:
             rows.append([lr, lr * config.localizer_lr, weight(step), config.weight_decay, *corrections])
         return rows
 
-    def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor]) -> None:
+    def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], recorded: bool) -> None:
         """One step of every network, in place; nothing here waits for the device."""
         before = {name: value.clone() for name, value in self.stack.still.items()}
-        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], self.config.precision != "32-true")
+        mixed = self.config.precision != "32-true"
+        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], mixed, recorded)
         # A diverged network's numbers stay as they were before it did.
         self.alive &= loss.isfinite() & gradient.isfinite().all(1)
         for name, value in self.stack.still.items():

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Steps that are prepared at once, and the random numbers a network may need for them.
 STEPS, NUMBERS = 64, 2**21
+#: Steps on a CPU from which it pays to write one down, which takes as long as so many lose by not being written down.
+PATIENCE = 300
 
 
 class Lane:
@@ -43,6 +45,9 @@ class Lane:
         self.recorded = device.type == "cuda"
         recorded = requests if self.recorded else ()
         self.noise = [torch.zeros(self.capacity, count, *r.shape, dtype=r.dtype, device=device) for r in recorded]
+        # How often such a step is taken in the whole run, whatever was done of it before.
+        uses = fleet.total if size == fleet.config.batch_size else fleet.total // fleet.per_epoch
+        self.written = self.recorded or uses >= PATIENCE
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -76,7 +81,7 @@ class Lane:
         x, y = (values.index_select(0, index.flatten()).unflatten(0, index.shape) for values in (pool.x, pool.y))
         knobs = self._next(self.knobs)
         self.cursor += 1
-        self.fleet.take(x, y, knobs, noise)
+        self.fleet.take(x, y, knobs, noise, self.written)
 
     def _record(self) -> None:
         """Take a few steps for the allocator and the kernels' compilers, record one, and undo them."""

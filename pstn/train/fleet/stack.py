@@ -12,12 +12,14 @@ from torch.func import functional_call, vmap
 from torch.fx import GraphModule
 
 from pstn.train.config import Train
-from pstn.train.convolve import Products
 from pstn.train.fleet.channels import Channels
+from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
 from pstn.train.seed import seeded
 from pstn.train.step import Loss, Step
+
+Triple = tuple[Tensor, Tensor, Tensor]
 
 
 class Unit(nn.Module):
@@ -114,12 +116,14 @@ class Stack:
         return vmap(one, in_dims=dims)(self.named(weights), still, x, y, kl_weight, *noise)
 
     def differentiate(
-        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool, recorded: bool
+    ) -> Triple:
         """The losses (M,), their terms (M, T), and the gradient of each row of weights by its own loss, (M, P)."""
         names = tuple(self.still)
 
-        def go(weights: Tensor, x: Tensor, y: Tensor, kl_weight: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        def go(
+            weights: Tensor, x: Tensor, y: Tensor, kl_weight: Tensor, *rest: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
             still, noise = dict(zip(names, rest, strict=False)), rest[len(names) :]
             weights = weights.detach().requires_grad_()
             with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, autocast):
@@ -128,9 +132,11 @@ class Stack:
             return loss.detach(), terms.detach(), gradient
 
         inputs = (self.weights, x, y, kl_weight, *self.still.values(), *noise)
+        if not recorded:
+            return go(*inputs)
         if x.shape not in self.steps:
-            # Written down once as a list of tensor operations: what vmap, autograd and the model's own Python cost is
-            # not paid again. Recording takes a step; it is not to leave a trace in the batch statistics.
+            # Written down as a list of tensor operations: what vmap, autograd and the model's own Python cost is not
+            # paid again. Recording takes a step; it is not to leave a trace in the batch statistics.
             self.steps[x.shape] = record(go, [value.clone() for value in inputs])
         return self.steps[x.shape](*inputs)
 

@@ -14,26 +14,26 @@ from pstn.experiment import Experiment, Table
 from pstn.train.fleet import Fleet
 
 LONG = replace(TRAIN, steps=150)
-BEGIN, SAVE = Fleet.begin, Fleet.save
+GO, SAVE = Fleet.go, Fleet.save
 
 
-def begin(fleet, resume):
-    BEGIN(fleet, resume)
+def go(fleet, *arguments):
     if journal := os.environ.get("TOY_JOURNAL"):
         with open(journal, "a") as file:
             file.write(f"{len(fleet.members)} {fleet.members[0].config.seed} {fleet.step}\n")
+    return GO(fleet, *arguments)
 
 
-def save(fleet):
-    SAVE(fleet)
+def save(fleet, now):
+    SAVE(fleet, now)
     fuse = Path(os.environ.get("TOY_FUSE", os.devnull))
     if fleet.step < fleet.total and not fuse.exists():
         fuse.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-if BEGIN.__module__ == Fleet.__module__:  # not twice, where the file is read twice
-    Fleet.begin, Fleet.save = begin, save
+if GO.__module__ == Fleet.__module__:  # not twice, where the file is read twice
+    Fleet.go, Fleet.save = go, save
 
 TABLE = Table(
     "toy/fused",

@@ -27,7 +27,8 @@ class Products(TorchFunctionMode):
 
     The rule of ``vmap`` is a grouped convolution, one group a network. Libraries for GPUs run the groups one after the
     other, or with kernels made for one channel a group. Small float32 convolutions and max-pooling go to
-    :mod:`pstn.kernels.convolve`; for others, or without Triton, the windows are copied out and multiplied.
+    :mod:`pstn.kernels.convolve` and :mod:`pstn.kernels.pool`; for others, or without Triton, the windows are copied
+    out and multiplied.
     """
 
     def __torch_function__(
@@ -79,7 +80,8 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
     line = weight.ndim == 3
     if line:
         x, weight, stride, padding = x.unsqueeze(2), weight.unsqueeze(2), (1, *stride), (0, *padding)
-    out = kernel(x[None], weight[None], None if bias is None else bias[None], stride, padding)[0]
+    # squeezed, not indexed: the gradient of an index is a copy among zeros
+    out = kernel(x[None], weight[None], None if bias is None else bias[None], stride, padding).squeeze(0)
     return out.squeeze(2) if line else out
 
 
