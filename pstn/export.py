@@ -52,7 +52,8 @@ def to_program(model: STN, example: Float[Tensor, "b c *space"]) -> ExportedProg
     training = model.training
     try:
         path = MeanPath(model.eval())
-        return torch.export.export(path, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        with torch.no_grad():  # the graph is for predicting; and a loop in it is not traced with gradients
+            return torch.export.export(path, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     finally:
         model.train(training)
 

@@ -24,7 +24,7 @@ def call(capsys, *args):
 def test_help_names_the_commands(capsys):
     code, out, _ = call(capsys, "--help")
     assert code == 0
-    for words in ("demo", "info", "Train four kinds of network", "--version", "COMMAND --help"):
+    for words in ("demo", "info", "Train five kinds of network", "--version", "COMMAND --help"):
         assert words in out
 
 

@@ -172,11 +172,11 @@ def test_stopped_and_started_again_it_ends_the_same(done, tmp_path):
     assert not (tmp_path / "report" / "index.html").exists()
 
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/result.json")}
-    assert 0 < len(kept) < 10
+    assert 0 < len(kept) < 12
     ran = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "finished networks are not trained again"
-    assert ran.stdout.count("trained ") == 10 - len(kept)
+    assert ran.stdout.count("trained ") == 12 - len(kept)
     assert figures(json.loads((tmp_path / "report" / "results.json").read_text())) == figures(done[2])
 
 
@@ -302,8 +302,9 @@ def test_another_seed_gives_other_digits():
 def test_all_kinds_are_trained_alike():
     demo = Demo()
     configs = [Job(demo, kind, 1, 3e-4 if KINDS[kind].tuned else None).config for kind in KINDS]
-    assert len({replace(config, kl_weight=0.0) for config in configs}) == 1
-    assert [config.kl_weight for config in configs] == [0, 0, 0, 3e-4]
+    assert len({replace(config, kl_weight=0.0, kl_per="dimension") for config in configs}) == 1
+    assert [config.kl_weight for config in configs] == [0, 0, 0, 3e-4, 100]
+    assert [config.kl_per for config in configs] == ["dimension"] * 4 + ["dataset"]
 
 
 def test_a_warp_outside_the_digit_is_background():

@@ -3,18 +3,21 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_code_runs(code, capsys):
-    short = code.replace("range(200)", "range(30)")
-    assert short != code
-    exec(compile(short, "README.md", "exec"), {})
+def test_code_runs(capsys, monkeypatch, tmp_path):
+    """From top to bottom, as somebody would who reads it."""
+    monkeypatch.chdir(tmp_path)
+    code = "".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    short = code.replace("range(200)", "range(30)").replace("epochs=20", "epochs=2")
+    assert short.count("range(30)") == short.count("epochs=2,") == 1
+    made = {}
+    exec(compile(short, "README.md", "exec"), made)
     assert float(re.search(r"tensor\((.*)\)", capsys.readouterr().out).group(1)) > 0.5
+    assert [run.steps for run in made["runs"]] == [26] * 4
+    assert (tmp_path / "runs" / "few" / "003" / "model.safetensors").exists()
 
 
 def test_linked_files_exist():

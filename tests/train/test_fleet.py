@@ -18,6 +18,7 @@ from pstn.inference import Augment
 from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load_model, seeded
 from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.noise import Feed, Record
+from pstn.train.fleet.stack import Stack
 
 FIFTY = replace(CONFIG, epochs=10)  # 5 batches an epoch, the last of two: fifty steps
 
@@ -293,6 +294,33 @@ def test_a_stopped_fleet_goes_on_to_the_same_bits(tmp_path, whole, number):
         load_model(a, folder / f"{i:03d}" / "model.safetensors")
         load_model(b, tmp_path / f"{i:03d}" / "model.safetensors")
         assert_same(weights(a), weights(b))
+
+
+def test_a_validation_that_was_stopped_is_made_up_for(tmp_path, monkeypatch):
+    """A signal in the midst of one: it is neither lost nor counted twice."""
+    data, validation = make_data(), make_data(600, seed=9)
+    config = replace(CONFIG, validate_every=1, samples_validation=100, keep="best")
+
+    def go(folder):
+        return fit_fleet([Member(make_model(i), data, validation, config) for i in range(2)], directory=folder)
+
+    whole = go(tmp_path / "whole")
+    run, calls = Stack.run, []
+
+    def stop(self, *arguments):
+        if not self.unit.training:
+            calls.append(1)
+            if len(calls) == 70:
+                signal.raise_signal(signal.SIGINT)
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Stack, "run", stop)
+    with pytest.raises(KeyboardInterrupt, match="again"):
+        go(tmp_path / "broken")
+    broken = go(tmp_path / "broken")
+    for one, other in zip(whole, broken, strict=True):
+        assert_same(weights(one.model), weights(other.model))
+        assert [list(record) for record in one.history] == [list(record) for record in other.history]
 
 
 def test_bad_fleets_are_refused():

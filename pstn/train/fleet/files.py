@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pstn.train.fleet.fleet import Fleet
 
 #: What of a fleet is neither a tensor nor can be made again from its members.
-PLAIN = ("step", "failures", "histories", "best", "seconds")
+PLAIN = ("step", "owed", "failures", "histories", "best", "seconds")
 
 
 def write_checkpoint(fleet: Fleet) -> None:

@@ -67,6 +67,7 @@ class Fleet:
         self.sums = torch.zeros(count, len(self.terms), dtype=torch.float64, device=self.device)
         self.lanes: dict[int, Lane] = {}
         self.step = 0
+        self.owed = False  # whether the last epoch is still to be validated
         self.ahead: list[Tensor] = []  # the batches left of the current epoch, (M, size) each
         self.closed: list[tuple[int, Tensor]] = []  # (epoch, sums) of epochs whose records are not written yet
         self.failures: list[str | None] = [None] * count
@@ -90,10 +91,13 @@ class Fleet:
         label = f"{len(self.members)} × {self.members[0].train.name}"
         self.display = Display(progress, self.total, self.step, label)
         try:
-            while self.step < self.total:
+            while self.step < self.total or self.owed:
                 if self.signals.received is not None:
                     raise Interrupted
-                self.advance()
+                if not self.owed:  # a run may have been stopped in the midst of a validation
+                    self.advance()
+                if self.owed:
+                    self.validate()
                 now = time.perf_counter()
                 if self.step < self.total and now >= self.due:
                     self.save(now)
@@ -145,8 +149,7 @@ class Fleet:
                 self.sums.zero_()
         self.step += len(steps)
         self.look()
-        if validate:
-            self.validate()
+        self.owed = validate
 
     def shuffled(self) -> list[Tensor]:
         """The batches of an epoch: positions in the pool, (M, size) each."""
@@ -246,6 +249,7 @@ class Fleet:
             for name, value in self.stack.still.items():
                 wide = better.view(-1, *[1] * (value.ndim - 1))
                 self.best_still[name] = torch.where(wide, value, self.best_still[name])
+        self.owed = False
 
     def save(self, now: float) -> None:
         """Write a checkpoint."""
