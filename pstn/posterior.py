@@ -305,14 +305,14 @@ class Learned:
     Example:
         >>> head, h = Learned().head(features=8, dim=2), torch.randn(5, 8)
         >>> head(h).stddev[0].detach(), head.eval()(h).stddev[0].detach()
-        (tensor([0.1000, 0.1000]), tensor([0.0300, 0.0300]))
+        (tensor([0.1000, 0.1000]), tensor([0.0200, 0.0200]))
     """
 
     in_state: ClassVar = frozenset({"spread"})
 
     prior_scale: float = 1.0
     spread: float = 0.1
-    narrow: float = 0.3
+    narrow: float = 0.2
     centred: bool = True
 
     def __post_init__(self) -> None:
