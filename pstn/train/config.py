@@ -68,7 +68,8 @@ class Train:
     """Epochs over which that weight first rises linearly from 0."""
     kl_per: KLPer | Literal["dataset"] = "dimension"
     """Average the KL divergence over the dimensions of theta, or count it whole for each input; dataset: the average,
-    counted once for all training inputs together, so that each has its share of one over their number."""
+    counted once for all training inputs together, so that each has its share of one over their number, as far as the
+    network knows their labels."""
     bound: Bound = "elbo"
     """The mean log-likelihood over the samples, or the importance-weighted bound."""
 

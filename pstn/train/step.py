@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data import Data
-from pstn.objectives import KLPer, elbo, log_mean_exp, nll
+from pstn.objectives import KLPer, elbo, log_likelihood, log_mean_exp, nll
+from pstn.stn import Output
 from pstn.train.config import Train
 from pstn.train.seed import seeded
 
@@ -56,16 +58,20 @@ class Step(nn.Module):
             loss = self.loss(out, y)
             self.terms = (loss.detach(),)
             return loss
-        # One over the number of inputs, where it belongs, is in the weight already.
-        per: KLPer = "dimension" if config.kl_per == "dataset" else config.kl_per
-        loss = elbo(out, y, kl_weight=self.kl_weight, kl_per=per, bound=config.bound)
+        per: KLPer = "dimension"
+        weight: Tensor | float = self.kl_weight  # with one over the number of inputs in it, where that belongs
+        if config.kl_per == "dataset":
+            weight = weight * known(out, y)
+        else:
+            per = config.kl_per
+        loss = elbo(out, y, kl_weight=weight, kl_per=per, bound=config.bound)  # type: ignore[arg-type]
         with torch.no_grad():
             kl, total = out.kl.mean(), loss.detach()
             if config.bound == "iw":
                 self.terms = (total, nll(out, y), kl)
             else:  # the bound is a sum, so what is not the one term is the other: cheaper than a second softmax
                 size = sum(stage.posterior.event_shape[0] for stage in out.stages) if per == "dimension" else 1
-                self.terms = (total, total - self.kl_weight / max(size, 1) * kl, kl)
+                self.terms = (total, total - weight / max(size, 1) * kl, kl)
         return loss
 
     def scores(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -75,6 +81,23 @@ class Step(nn.Module):
             return (self.loss(out, y),)
         right = (log_mean_exp(out.logits.float().log_softmax(-1)).argmax(-1) == y).float()
         return nll(out, y), right.mean()
+
+
+@torch.no_grad()
+def known(out: Output, y: Tensor) -> Tensor:
+    r"""How much of the labels the network knows: :math:`(1 - NLL / \log K)^2`, from 1 for all to 0 for guessing.
+
+    A spread that is learned for the data set grows by its divergence. If that went on where the network is lost, the
+    network would stay lost: then the spread has nothing to gain by being small.
+
+    Example:
+        >>> from pstn.stn import Output
+        >>> y = torch.tensor([0, 1])
+        >>> known(Output(torch.zeros(1, 2, 10)), y), known(Output(torch.eye(10)[None, :2] * 100), y)
+        (tensor(0.), tensor(1.))
+    """
+    missing = -log_likelihood(out.logits, y).mean() / math.log(out.logits.shape[-1])
+    return (1 - missing).clamp(min=0).square()
 
 
 def check(model: nn.Module, train: Data, validation: Data | None, config: Train, *, classifies: bool) -> None:
