@@ -249,8 +249,8 @@ def test_a_network_that_diverges_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 16, 100])
-def test_every_network_is_in_one_fleet_of_its_kind(workers):
-    demo = Demo()
+def test_every_network_is_in_one_fleet_of_its_kind(workers, tmp_path):
+    demo = Demo(runs=tmp_path)
     jobs = [Job(demo, kind, seed) for kind in ("cnn", "stn") for seed in range(5)]
     jobs += [Job(demo, "pstn", seed, value) for value in demo.kl_weights for seed in range(2)]
     fleets = muster(jobs, workers)

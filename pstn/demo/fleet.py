@@ -67,7 +67,8 @@ def muster(jobs: Sequence[Job], workers: int) -> list[Fleet]:
 
     Example:
         >>> from pstn.demo.settings import Demo
-        >>> jobs = [Job(Demo(), "stn", seed) for seed in range(5)]
+        >>> demo = Demo(runs=Path("where nothing is trained yet"))
+        >>> jobs = [Job(demo, "stn", seed) for seed in range(5)]
         >>> [[job.seed for job in fleet.jobs] for fleet in muster(jobs, workers=2)]
         [[0, 2, 4], [1, 3]]
     """
