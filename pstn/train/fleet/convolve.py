@@ -87,7 +87,7 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
 
 def pooled(x: Tensor, size: Sequence[int]) -> Tensor:
     """The largest value in each window, the windows side by side, by Triton."""
-    from pstn.kernels.convolve import pool
+    from pstn.kernels.pool import pool
 
     return pool(x.unsqueeze(-2), (1, *size)).squeeze(-2) if len(size) == 1 else pool(x, size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,11 @@ class Fleet:
         whole, rest = divmod(self.examples, config.batch_size)
         self.per_epoch = whole + (rest > 0 and not config.drop_last)
         self.total = config.steps or config.epochs * self.per_epoch
-        self.kl_weights = [kl_weight(c, self.examples, self.per_epoch) for c in self.configs]
+        # Settings are worked out once for all members that share them: whatever a config says but for its seed.
+        alike = [replace(c, seed=0) for c in self.configs]
+        self.settings = list(dict.fromkeys(alike))
+        self.kind = torch.tensor([self.settings.index(c) for c in alike])
+        self.kl_weights = [kl_weight(c, self.examples, self.per_epoch) for c in self.settings]
         self.orders = [torch.Generator().manual_seed(c.seed) for c in self.configs]
         self.sources = [torch.Generator(self.device).manual_seed(c.seed) for c in self.configs]
 
@@ -105,6 +109,7 @@ class Fleet:
                     self.show(now)
                 if self.on_step is not None:
                     self.on_step(self.step)
+            self.look()
             self.seconds = time.perf_counter() - self.clock
             return write_members(self)
         except Interrupted:
@@ -133,14 +138,18 @@ class Fleet:
             done = self.step + len(steps)
             if not self.ahead or done == self.total:
                 ends.add(done)
-                epoch = len(self.histories[0]) + len(ends)
+                epoch = len(self.histories[0]) + len(self.closed) + len(ends)
                 every = self.config.validate_every
                 validate = validates and (done == self.total or (every > 0 and epoch % every == 0))
+        fills = []
         for size, lane in self.lanes.items():
             mine = [(step, index) for step, index in steps if index.shape[1] == size]
             if mine:
-                knobs = torch.tensor([self.knobs(step) for step, _ in mine])
-                lane.fill(torch.stack([index for _, index in mine]), knobs)
+                knobs = torch.tensor([self.knobs(step) for step, _ in mine])[:, self.kind]
+                fills.append((lane, torch.stack([index for _, index in mine]), knobs))
+        self.look()  # waits for the chunk before, beside which all of this was prepared
+        for lane, index, knobs in fills:
+            lane.fill(index, knobs)
         self.stack.unit.train()
         for step, index in steps:
             self.lanes[index.shape[1]].step()
@@ -148,7 +157,6 @@ class Fleet:
                 self.closed.append((step + 1, self.sums.clone()))
                 self.sums.zero_()
         self.step += len(steps)
-        self.look()
         self.owed = validate
 
     def shuffled(self) -> list[Tensor]:
@@ -166,24 +174,26 @@ class Fleet:
         return self.lanes[size]
 
     def knobs(self, step: int) -> list[list[float]]:
-        """The settings of a step for each network, (M, 6)."""
+        """The settings of a step, (kinds, 6)."""
         corrections = [1 - BETAS[0] ** (step + 1), math.sqrt(1 - BETAS[1] ** (step + 1))]
         rows = []
-        for config, weight in zip(self.configs, self.kl_weights, strict=True):
+        for config, weight in zip(self.settings, self.kl_weights, strict=True):
             lr = config.lr * factor(config, step, self.total, self.per_epoch)
             rows.append([lr, lr * config.localizer_lr, weight(step), config.weight_decay, *corrections])
         return rows
 
-    def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], recorded: bool) -> None:
+    def take(
+        self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], written: bool, compiled: bool
+    ) -> None:
         """One step of every network, in place; nothing here waits for the device."""
         before = {name: value.clone() for name, value in self.stack.still.items()}
         mixed = self.config.precision != "32-true"
-        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], mixed, recorded)
+        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], mixed, written, compiled)
         # A diverged network's numbers stay as they were before it did.
         self.alive &= loss.isfinite() & gradient.isfinite().all(1)
         for name, value in self.stack.still.items():
             value.copy_(torch.where(self.alive.view(-1, *[1] * (value.ndim - 1)), value, before[name]))
-        self.optimizer.step(gradient, knobs, self.alive)
+        (self.optimizer.compiled if compiled else self.optimizer.step)(gradient, knobs, self.alive)
         self.sums += x.shape[1] * terms.double()
 
     def look(self) -> None:
@@ -212,6 +222,7 @@ class Fleet:
     @torch.no_grad()
     def validate(self) -> None:
         """Add the validation's figures to the last records, and keep what is best so far."""
+        self.look()
         config = self.config
         size = max(1, max(config.batch_size * config.samples, 512) // config.samples_validation)
         self.stack.unit.eval()
@@ -253,6 +264,7 @@ class Fleet:
 
     def save(self, now: float) -> None:
         """Write a checkpoint."""
+        self.look()
         self.due = now + self.config.checkpoint_every
         self.seconds = now - self.clock
         write_checkpoint(self)

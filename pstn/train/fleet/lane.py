@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STEPS, NUMBERS = 64, 2**21
 #: Steps on a CPU from which it pays to write one down, which takes as long as so many lose by not being written down.
 PATIENCE = 300
+#: Steps on a GPU from which it pays to have the operations of one compiled into fewer, which takes half a minute.
+ENDURANCE = 20_000
 
 
 class Lane:
@@ -44,10 +46,12 @@ class Lane:
         self.knobs = torch.zeros(self.capacity, count, len(KNOBS), device=device)
         self.recorded = device.type == "cuda"
         recorded = requests if self.recorded else ()
-        self.noise = [torch.zeros(self.capacity, count, *r.shape, dtype=r.dtype, device=device) for r in recorded]
+        # a network's numbers lie together, so that they are drawn where they belong
+        self.noise = [torch.zeros(count, self.capacity, *r.shape, dtype=r.dtype, device=device) for r in recorded]
         # How often such a step is taken in the whole run, whatever was done of it before.
         uses = fleet.total if size == fleet.config.batch_size else fleet.total // fleet.per_epoch
         self.written = self.recorded or uses >= PATIENCE
+        self.compiled = self.recorded and uses >= ENDURANCE
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -58,8 +62,8 @@ class Lane:
         self.knobs[:steps] = knobs.to(self.knobs.device)
         self.cursor.zero_()
         for buffer, request in zip(self.noise, self.requests, strict=False):
-            for network, source in enumerate(self.fleet.sources):
-                buffer[:steps, network] = request.draw(source, steps)
+            for rows, source in zip(buffer.unbind(), self.fleet.sources, strict=True):
+                request.fill(rows[:steps], source)
 
     def step(self) -> None:
         """The next step."""
@@ -68,20 +72,20 @@ class Lane:
         if self.graph is not None:
             self.graph.replay()
         elif self.noise:
-            self._step([self._next(buffer) for buffer in self.noise])
+            self._step([self._next(buffer, 1) for buffer in self.noise])
         else:
             # Number by number in the order in which each network alone would draw them.
             self._step([torch.stack([request.draw(s) for s in self.fleet.sources]) for request in self.requests])
 
-    def _next(self, buffer: Tensor) -> Tensor:
-        return buffer.index_select(0, self.cursor).squeeze(0)
+    def _next(self, buffer: Tensor, axis: int = 0) -> Tensor:
+        return buffer.index_select(axis, self.cursor).squeeze(axis)
 
     def _step(self, noise: Sequence[Tensor]) -> None:
         pool, index = self.fleet.pool, self._next(self.index)
         x, y = (values.index_select(0, index.flatten()).unflatten(0, index.shape) for values in (pool.x, pool.y))
         knobs = self._next(self.knobs)
         self.cursor += 1
-        self.fleet.take(x, y, knobs, noise, self.written)
+        self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
 
     def _record(self) -> None:
         """Take a few steps for the allocator and the kernels' compilers, record one, and undo them."""
@@ -93,13 +97,13 @@ class Lane:
         stream.wait_stream(torch.cuda.current_stream(fleet.device))
         with torch.cuda.stream(stream):
             for _ in range(2):
-                self._step([self._next(buffer) for buffer in self.noise])
+                self._step([self._next(buffer, 1) for buffer in self.noise])
                 self.cursor.zero_()
         torch.cuda.current_stream(fleet.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self._step([self._next(buffer) for buffer in self.noise])
+                self._step([self._next(buffer, 1) for buffer in self.noise])
             self.graph = graph
         except RuntimeError as error:
             # An operation that asks the device for a number, to decide how to go on, cannot be recorded.

@@ -29,16 +29,18 @@ class Request:
     dtype: torch.dtype
     drop: float = 0.0
 
-    def draw(self, generator: torch.Generator, count: int | None = None) -> Tensor:
-        """The numbers, from a generator, on its device; with a count, that many times over: (count, *shape)."""
-        shape = self.shape if count is None else (count, *self.shape)
-        empty = torch.empty(shape, dtype=self.dtype, device=generator.device)
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The numbers, from a generator, on its device."""
+        return self.fill(torch.empty(self.shape, dtype=self.dtype, device=generator.device), generator)
+
+    def fill(self, out: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw into a tensor; (count, *shape) are the numbers that many times over."""
         if self.kind == "uniform":
-            return empty.uniform_(generator=generator)
+            return out.uniform_(generator=generator)
         if self.kind == "normal":
-            return empty.normal_(generator=generator)
+            return out.normal_(generator=generator)
         # What torch's own dropout multiplies with on the CPU, to the last bit.
-        return empty.bernoulli_(1 - self.drop, generator=generator).div_(1 - self.drop)
+        return out.bernoulli_(1 - self.drop, generator=generator).div_(1 - self.drop)
 
 
 class Record(TorchFunctionMode):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.fx import GraphModule
 
 from pstn.train.config import Train
 from pstn.train.fleet.channels import Channels
@@ -59,7 +58,7 @@ class Stack:
         self.unit = copy.deepcopy(units[0]).to(device)
         self.device, self.count = device, len(units)
         self.faster = Products if device.type == "cuda" else Channels
-        self.steps: dict[torch.Size, GraphModule] = {}
+        self.steps: dict[torch.Size, Callable[..., Triple]] = {}
         first = dict(units[0].named_parameters())
         self.shapes = {name: p.shape for name, p in first.items() if p.requires_grad}
         if not self.shapes:
@@ -116,9 +115,19 @@ class Stack:
         return vmap(one, in_dims=dims)(self.named(weights), still, x, y, kl_weight, *noise)
 
     def differentiate(
-        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool, recorded: bool
+        self,
+        x: Tensor,
+        y: Tensor,
+        noise: Sequence[Tensor],
+        kl_weight: Tensor,
+        autocast: bool = False,
+        written: bool = False,
+        compiled: bool = False,
     ) -> Triple:
-        """The losses (M,), their terms (M, T), and the gradient of each row of weights by its own loss, (M, P)."""
+        """The losses (M,), their terms (M, T), and the gradient of each row of weights by its own loss, (M, P).
+
+        Written down, a step is a list of tensor operations; compiled, many of them are one kernel.
+        """
         names = tuple(self.still)
 
         def go(
@@ -132,12 +141,13 @@ class Stack:
             return loss.detach(), terms.detach(), gradient
 
         inputs = (self.weights, x, y, kl_weight, *self.still.values(), *noise)
-        if not recorded:
+        if not written:
             return go(*inputs)
         if x.shape not in self.steps:
-            # Written down as a list of tensor operations: what vmap, autograd and the model's own Python cost is not
-            # paid again. Recording takes a step; it is not to leave a trace in the batch statistics.
-            self.steps[x.shape] = record(go, [value.clone() for value in inputs])
+            # What vmap, autograd and the model's own Python cost is not paid again. Recording takes a step; it is not
+            # to leave a trace in the batch statistics.
+            step = record(go, [value.clone() for value in inputs])
+            self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
         return self.steps[x.shape](*inputs)
 
     def requests(self, x: Tensor, y: Tensor) -> list[Request]:
