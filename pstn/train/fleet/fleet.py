@@ -182,9 +182,7 @@ class Fleet:
             rows.append([lr, lr * config.localizer_lr, weight(step), config.weight_decay, *corrections])
         return rows
 
-    def take(
-        self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], written: bool, compiled: bool
-    ) -> None:
+    def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], written: bool, compiled: bool) -> None:
         """One step of every network, in place; nothing here waits for the device."""
         before = {name: value.clone() for name, value in self.stack.still.items()}
         mixed = self.config.precision != "32-true"
