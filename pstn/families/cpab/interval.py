@@ -110,7 +110,7 @@ def travel(line: Line, x: Tensor) -> Trip:
     edge = torch.where(right, ends[1], ends[0])
     # By the share, as the velocity: where one reaches zero, so does the other.
     way = (right.to(v) - share) * 2 / n
-    if torch.compiler.is_compiling() or beyond.any():
+    if x.is_cuda or torch.compiler.is_compiling() or beyond.any():  # a GPU would have to be waited for
         side = torch.where(start == 0, -1.0, 1.0)
         way = torch.where(beyond, torch.where(right == (start == 0), side - x, side * _FAR), way)
     change = edge - v

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,7 +73,7 @@ class Lane:
         if self.graph is not None:
             self.graph.replay()
         elif self.noise:
-            self._step([self._next(buffer, 1) for buffer in self.noise])
+            self._try()
         else:
             # Number by number in the order in which each network alone would draw them.
             self._step([torch.stack([request.draw(s) for s in self.fleet.sources]) for request in self.requests])
@@ -96,18 +97,38 @@ class Lane:
         stream = torch.cuda.Stream(fleet.device)
         stream.wait_stream(torch.cuda.current_stream(fleet.device))
         with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._step([self._next(buffer, 1) for buffer in self.noise])
-                self.cursor.zero_()
+            self._try()
+            try:
+                with _unasked():
+                    self._try()
+            except RuntimeError as error:
+                if "synchronizing" not in str(error):
+                    raise
+                # Tried out before, since a recording that fails leaves torch's generators in disorder.
+                warnings.warn(
+                    "this fleet trains step by step, which is slower: a step asks the device for a number to decide "
+                    f"how to go on, and cannot be recorded ({error})",
+                    stacklevel=2,
+                )
+                self.recorded = False
         torch.cuda.current_stream(fleet.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                self._step([self._next(buffer, 1) for buffer in self.noise])
-            self.graph = graph
-        except RuntimeError as error:
-            # An operation that asks the device for a number, to decide how to go on, cannot be recorded.
-            warnings.warn(f"this fleet trains step by step, which is slower: {error}", stacklevel=2)
-            self.recorded = False
+        if self.recorded:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._try()
         for value, old in zip(state, before, strict=True):
             value.copy_(old)
+
+    def _try(self) -> None:
+        self._step([self._next(buffer, 1) for buffer in self.noise])
+
+
+@contextmanager
+def _unasked() -> Iterator[None]:
+    """Inside, it is an error to wait for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
