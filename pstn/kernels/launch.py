@@ -36,15 +36,13 @@ BLOCK, WIDE = 128, 32
 FEW, NARROW = 32, 8
 #: The longest run of tiles: a program's first steps cost as much as a tile or two.
 LONGEST = 16
-#: The most corners whose values a program reads at once: two tiles' worth of three channels, not of a volume's.
-READS = 32
 #: The most programs along a launch's second and third axis.
 MOST = 65535
 
 
 class Cut(NamedTuple):
-    """How a launch is cut: tiles of ``block`` pixels, ``wide`` across; runs of tiles, ``pace`` at a time; groups of
-    channels in chunks."""
+    """How a launch is cut: tiles of ``rows`` times ``block`` pixels, ``wide`` across; runs of tiles; groups of channels
+    in chunks."""
 
     block: int
     wide: int
@@ -54,7 +52,7 @@ class Cut(NamedTuple):
     group: int
     groups: int
     chunk: int
-    pace: int
+    rows: int
 
 
 @lru_cache(maxsize=1024)
@@ -65,6 +63,7 @@ def cut(
     kind: str = "",
     backward: bool = False,
     longest: int = LONGEST,
+    rows: int = 1,
 ) -> Cut:
     """The cut for arrays of a size: runs and groups as long as there are enough programs."""
     enough = FEWER if backward else ENOUGH
@@ -78,15 +77,14 @@ def cut(
     wide = block if len(size) == 1 else min(wide, block, triton.next_power_of_2(size[-1]))
     tiles = -(-size[-1] // wide)
     if len(size) > 1:
-        tiles *= -(-size[-2] // (block // wide)) * math.prod(size[:-2])
+        tiles *= -(-size[-2] // (rows * block // wide)) * math.prod(size[:-2])
     chunk = next(n for n in (4, 3, 2, 1) if channels % n == 0)
-    length, group = min(longest, tiles), channels
+    length, group = min(max(1, longest // rows), tiles), channels
     while length > 1 and warps * -(-tiles // length) < enough:
         length = -(-length // 2)
     while group > chunk and warps * -(-tiles // length) * -(-channels // group) < enough:
         group = max(chunk, group // 2 // chunk * chunk)
-    pace = 1 if backward or kind == "cpab" or 2 * chunk * 2 ** len(size) > READS else min(2, length)
-    return Cut(block, wide, tiles, length, -(-tiles // length), group, -(-channels // group), chunk, pace)
+    return Cut(block, wide, tiles, length, -(-tiles // length), group, -(-channels // group), chunk, rows)
 
 
 class Problem(NamedTuple):
@@ -172,9 +170,11 @@ def forward(problem: Problem, size: Sequence[int]) -> Tensor:
         return out
 
     def prepare() -> Launch:
-        c = cut(size, channels, samples * batch, kind)
+        # two rows of pixels at once share what lies between them
+        rows = 2 if x.ndim == 4 and problem.mode == "linear" and kind != "cpab" else 1
+        c = cut(size, channels, samples * batch, kind, rows=rows)
         numbers = (_strides(out, 3), _frame(size, x), problem.layout, (channels, c.tiles, c.runs, c.length))
-        arguments = (*numbers, *KINDS[kind][:2], c.pace, *problem.constants(c))
+        arguments = (*numbers, *KINDS[kind][:2], c.rows, *problem.constants(c))
         return warp_forward, (c.runs * c.groups, samples, batch), arguments, c.block
 
     run((out, x, where, table, fill), (size, *problem.key), prepare)

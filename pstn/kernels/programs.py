@@ -61,6 +61,33 @@ def read_channel(image, fill, layout, c, offsets, inside, CORNERS: tl.constexpr)
 
 
 @triton.jit
+def read_below(image, fill, layout, c, offsets, inside, above, CORNERS: tl.constexpr):
+    """The values of a channel at the corners of the pixels below those that have been read.
+
+    Mostly their upper corners are the lower corners of the pixel above: these are not read again. What limits the
+    forward pass is how many numbers are asked of the cache.
+    """
+    HALF: tl.constexpr = CORNERS // 2
+    background = None
+    if fill is not None:
+        background = tl.load(fill + c * layout[3][1])
+    channel = image + c * layout[0][0][1]
+    values = ()
+    for k in tl.static_range(CORNERS):
+        wanted = inside[1][k]
+        if k < HALF:
+            known = wanted & inside[0][k + HALF] & (offsets[1][k] == offsets[0][k + HALF])
+            wanted = wanted & ~known
+        value = tl.load(channel + offsets[1][k], mask=wanted, other=0.0).to(tl.float32)
+        if k < HALF:
+            value = tl.where(known, above[k + HALF], value)
+        if background is not None:
+            value = tl.where(inside[1][k], value, background)
+        values = values + (value,)
+    return values
+
+
+@triton.jit
 def warp_forward(
     out,
     image,
@@ -73,7 +100,7 @@ def warp_forward(
     part,
     READ: tl.constexpr,
     PLACE: tl.constexpr,
-    PACE: tl.constexpr,
+    ROWS: tl.constexpr,
     COUNT: tl.constexpr,
     PADDING: tl.constexpr,
     NEAREST: tl.constexpr,
@@ -97,33 +124,33 @@ def warp_forward(
     if fill is not None:
         fill += b * layout[3][0] + first * layout[3][1]
     out += s * out_strides[0][0] + b * out_strides[0][1] + first * out_strides[0][2]
-    corner = first_tile(run * length, size, WIDE, BLOCK, NDIM)
-    count = tl.minimum(length, tiles - run * length)
-    for tile in range(0, count, PACE):
+    corner = first_tile(run * length, size, WIDE, ROWS * BLOCK, NDIM)
+    for _ in range(tl.minimum(length, tiles - run * length)):
         offsets, inside, weights, spots, alive = (), (), (), (), ()
-        for t in tl.static_range(PACE):
-            pixel, live = tile_pixels(corner, size, WIDE, BLOCK, NDIM)
-            live = live & (tile + t < count)
+        for r in tl.static_range(ROWS):
+            pixel, live = tile_pixels(corner, size, WIDE, BLOCK, NDIM, ROWS, r)
             u = PLACE(theta, source, steps, pixel, centres(pixel, spacing, NDIM), live, NDIM, COUNT)
             low, fraction, _slope = locate_all(u, shape, PADDING, NEAREST, NDIM)
             there, exists = corner_offsets(low, live, shape, layout[0][1], CORNERS, NDIM)
             offsets, inside = offsets + (there,), inside + (exists,)
             weights = weights + (corner_weights(fraction, CORNERS, NDIM),)
             spots, alive = spots + (offset(pixel, out_strides[1], NDIM),), alive + (live,)
-            corner = next_tile(corner, size, WIDE, BLOCK, NDIM)
+        corner = next_tile(corner, size, WIDE, ROWS * BLOCK, NDIM)
         for c0 in range(0, last, CHUNK):
             # all corners of all channels are read before the first is used: the reads then wait for memory together
             found = ()
-            for t in tl.static_range(PACE):
+            for i in tl.static_range(CHUNK):
+                found = found + (read_channel(image, fill, layout, c0 + i, offsets[0], inside[0], CORNERS),)
+            if ROWS == 2:
                 for i in tl.static_range(CHUNK):
-                    found = found + (read_channel(image, fill, layout, c0 + i, offsets[t], inside[t], CORNERS),)
-            for t in tl.static_range(PACE):
+                    found = found + (read_below(image, fill, layout, c0 + i, offsets, inside, found[i], CORNERS),)
+            for r in tl.static_range(ROWS):
                 for i in tl.static_range(CHUNK):
-                    value = weights[t][0] * found[t * CHUNK + i][0]
+                    value = weights[r][0] * found[r * CHUNK + i][0]
                     for k in tl.static_range(1, CORNERS):
-                        value += weights[t][k] * found[t * CHUNK + i][k]
-                    spot = out + (c0 + i) * out_strides[0][2] + spots[t]
-                    tl.store(spot, value.to(out.dtype.element_ty), mask=alive[t])
+                        value += weights[r][k] * found[r * CHUNK + i][k]
+                    spot = out + (c0 + i) * out_strides[0][2] + spots[r]
+                    tl.store(spot, value.to(out.dtype.element_ty), mask=alive[r])
 
 
 @triton.jit

@@ -49,13 +49,16 @@ def next_tile(corner, size, WIDE: tl.constexpr, BLOCK: tl.constexpr, NDIM: tl.co
 
 
 @triton.jit
-def tile_pixels(corner, size, WIDE: tl.constexpr, BLOCK: tl.constexpr, NDIM: tl.constexpr):
-    """The indices of the pixels of a tile, and which of them exist."""
+def tile_pixels(
+    corner, size, WIDE: tl.constexpr, BLOCK: tl.constexpr, NDIM: tl.constexpr, ROWS: tl.constexpr = 1,
+    ROW: tl.constexpr = 0,
+):  # fmt: skip
+    """The indices of the pixels of a tile, and which of them exist; of its rows, those that are ROW modulo ROWS."""
     i = tl.arange(0, BLOCK)
     pixel = (corner[0] + i % WIDE,)
     live = pixel[0] < size[0]
     if NDIM > 1:
-        pixel = pixel + (corner[1] + i // WIDE,)
+        pixel = pixel + (corner[1] + i // WIDE * ROWS + ROW,)
         live = live & (pixel[1] < size[1])
     if NDIM > 2:
         pixel = pixel + (corner[2] + tl.zeros_like(i),)

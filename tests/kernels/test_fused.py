@@ -1,5 +1,6 @@
 """The fused warp against the plain torch path in float64: values and both gradients, whatever the input looks like."""
 
+import math
 from itertools import product
 
 import pytest
@@ -185,14 +186,29 @@ def test_every_pixel_is_written_at_every_size():
         assert torch.equal(out, torch.full_like(out, 2.0)), size
 
 
+def test_pixels_that_share_corners_are_as_others():
+    # An offset beyond a row's end is another pixel's: what is outside must stay outside.
+    x = torch.arange(1.0, 31.0).view(1, 1, 6, 5)
+    for shift in ([0.0, 0.0], [0.4, 0.0], [-0.4, 0.0], [0.4, 2 / 6], [-0.4, -2 / 6], [2.0, 0.1], [0.3, 1.9]):
+        theta, fill = torch.tensor([shift]), torch.tensor([7.0])
+        for size in ((6, 5), (7, 3), (1, 9), (12, 4)):
+            found = warp(x, Translation(2), theta, size=size, fill=fill)
+            with kernels.reference():
+                assert torch.allclose(found, warp(x, Translation(2), theta, size=size, fill=fill), atol=1e-5), (
+                    shift,
+                    size,
+                )
+
+
 def test_runs_and_groups_cover_everything_once():
     for size, channels, warps in product([(5,), (28, 28), (224, 224), (7, 9, 11)], [1, 3, 5, 64, 96], [1, 10, 5000]):
-        for c in (launch.cut(size, channels, warps, backward=backward) for backward in (False, True)):
+        options = ({}, {"backward": True}, *([{"rows": 2}] if len(size) == 2 else []))
+        for c in (launch.cut(size, channels, warps, **option) for option in options):
             assert (c.runs - 1) * c.length < c.tiles <= c.runs * c.length
             assert (c.groups - 1) * c.group < channels <= c.groups * c.group
             assert channels % c.chunk == 0
             assert c.group % c.chunk == 0
-            assert c.pace <= c.length
+            assert len(size) != 2 or c.tiles * c.block * c.rows >= math.prod(size)
 
 
 def test_who_goes_to_the_kernels(monkeypatch):
