@@ -26,8 +26,9 @@ SIGMAS = (0.05, 0.1, 0.15, 0.2)
 TRAIN = Train(epochs=600, batch_size=8, drop_last=True, lr=1e-3, localizer_lr=0.1, weight_decay=0.01, seed=42)
 #: The preprint's: the localizer as fast as the rest, and the whole KL divergence of each input.
 PREPRINT = replace(TRAIN, localizer_lr=1.0, kl_weight=1.0, kl_per="input")
-#: For the learned spread: its KL divergence counts once for all training digits.
-LEARNED = replace(TRAIN, schedule="cosine", kl_weight=100.0, kl_per="dataset")
+#: For the learned spread, and what it is compared with: four warps of each digit at every step.
+COPIES = replace(TRAIN, schedule="cosine", samples=4)
+LEARNED = replace(COPIES, kl_weight=18.0, kl_per="dataset")
 #: The scales of the preprint's Gaussian prior to choose from.
 SCALES = (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 
@@ -96,6 +97,14 @@ def learned() -> STN:
     """28,092 parameters; affine maps whose spread is learned from the training digits alone, nothing to tune."""
     body = nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52)
     return STN(body, nets.blind(), Affine(), Learned(), fill=FILL)
+
+
+def fixed(sigma: float) -> STN:
+    """As many, one of them not trained: affine augmentation of a given strength, of several copies of each digit."""
+    body = nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52)
+    model = STN(body, nets.blind(), Affine(), Learned(spread=sigma), fill=FILL)
+    model.transformers[0].head.growth.requires_grad_(False)
+    return model
 
 
 def augment(sigma: float) -> Augment:

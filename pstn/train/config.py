@@ -68,8 +68,9 @@ class Train:
     """Epochs over which that weight first rises linearly from 0."""
     kl_per: KLPer | Literal["dataset"] = "dimension"
     """Average the KL divergence over the dimensions of theta, or count it whole for each input; dataset: the average,
-    counted once for all training inputs together, so that each has its share of one over their number, as far as the
-    network knows their labels."""
+    over the square root of the number of training inputs, as far as the network knows their labels. What is learned
+    once for all inputs costs each less the more there are; by the root, as in bounds on how far test and training
+    differ."""
     bound: Bound = "elbo"
     """The mean log-likelihood over the samples, or the importance-weighted bound."""
 

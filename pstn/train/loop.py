@@ -128,7 +128,7 @@ def fit(
 
 def kl_weight(config: Train, examples: int, per_epoch: int) -> KLWeight:
     """The KL divergence's weight for each input, over the steps."""
-    share = config.kl_weight / examples if config.kl_per == "dataset" else config.kl_weight
+    share = config.kl_weight / math.sqrt(examples) if config.kl_per == "dataset" else config.kl_weight
     return KLWeight(share, round(config.kl_warmup * per_epoch))
 
 
@@ -178,7 +178,7 @@ class Loop:
             fabric.to_device(augment).train()
         self.train = train.to(fabric.device)
         self.validation = None if validation is None else validation.to(fabric.device)
-        check(model, self.train, self.validation, config, classifies=loss is None)
+        check(model, self.train, self.validation, config, classifies=loss is None, augment=augment)
         self.terms: tuple[str, ...] = TERMS if loss is None else ("loss",)
         self.scores: tuple[str, ...] = SCORES if loss is None else ("loss",)
 

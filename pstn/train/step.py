@@ -100,8 +100,20 @@ def known(out: Output, y: Tensor) -> Tensor:
     return (1 - missing).clamp(min=0).square()
 
 
-def check(model: nn.Module, train: Data, validation: Data | None, config: Train, *, classifies: bool) -> None:
-    """Raise unless the model, the data and the settings fit together; draws nothing and changes nothing."""
+def check(
+    model: nn.Module,
+    train: Data,
+    validation: Data | None,
+    config: Train,
+    *,
+    classifies: bool,
+    augment: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Raise unless the model, the data and the settings fit together; draws nothing and changes nothing.
+
+    An augmentation that is a module may change the shape of the examples: what it makes of one is what the model has to
+    fit. Any other function is not asked, for what else it does is not known.
+    """
     if config.drop_last and len(train) < config.batch_size:
         raise ValueError(
             f"batch_size is {config.batch_size} and the {len(train)} examples of {train.name!r} do not fill one batch: "
@@ -109,16 +121,18 @@ def check(model: nn.Module, train: Data, validation: Data | None, config: Train,
         )
     if config.keep == "best" and validation is None:
         raise ValueError("keep='best' needs validation data to tell which weights are best")
-    if validation is not None and validation.x.shape[1:] != train.x.shape[1:]:
+    with torch.no_grad(), seeded(0, train.x.device):
+        example = augment(train.x[:1]) if isinstance(augment, nn.Module) else train.x[:1]
+    if validation is not None and validation.x.shape[1:] != example.shape[1:]:
         raise ValueError(
-            f"validation examples have shape {tuple(validation.x.shape[1:])}, training ones {tuple(train.x.shape[1:])}"
+            f"validation examples have shape {tuple(validation.x.shape[1:])}, training ones {tuple(example.shape[1:])}"
         )
     if not classifies:
         return
     train.check_trainable()
     was_training = model.training
     with torch.no_grad(), seeded(0, train.x.device):
-        logits = model.eval()(train.x[:1], samples=1).logits
+        logits = model.eval()(example, samples=1).logits
     model.train(was_training)
     for data in (train, validation):
         if data is not None and int(data.y.max()) >= logits.shape[-1]:

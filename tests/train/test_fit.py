@@ -17,7 +17,7 @@ from pstn.data import Data
 from pstn.inference import Augment, predict
 from pstn.objectives import elbo, log_likelihood
 from pstn.stn import param_groups
-from pstn.train import fit, load_model, seeded
+from pstn.train import Member, fit, fit_fleet, load_model, seeded
 from pstn.train.loop import make_optimizer
 
 
@@ -404,6 +404,23 @@ def test_another_shape_in_validation_is_named(data, config):
         fit(make_model(), data, other, config)
 
 
+def test_an_augmentation_may_make_the_examples_fit(data, config):
+    """Training examples of another size than validation's, which the augmentation brings to that size."""
+    small = Data(data.x[..., 1:7, 1:7], data.y, data.classes)
+
+    class Enlarge(nn.Module):
+        def forward(self, x):
+            return nn.functional.pad(x + 0 * torch.rand_like(x), (1, 1, 1, 1))
+
+    run = fit(make_model(), small, data, config, augment=Enlarge())
+    members = [Member(make_model(), small, data, config, augment=Enlarge())]
+    assert run.steps == fit_fleet(members)[0].steps == 15
+    with pytest.raises(ValueError, match=r"validation examples have shape \(1, 8, 8\), training ones \(1, 6, 6\)"):
+        fit(make_model(), small, data, config)
+    with pytest.raises(ValueError, match=r"validation examples have shape \(1, 6, 6\), training ones \(1, 8, 8\)"):
+        fit(make_model(), small, small, config, augment=Enlarge())
+
+
 def test_nothing_to_train_is_named(data, config):
     with pytest.raises(ValueError, match="nothing to train"):
         fit(make_model().requires_grad_(False), data, config=config)
@@ -415,9 +432,9 @@ def test_a_plain_network_trains(data, config):
 
 
 def test_a_divergence_counted_once_for_the_data_set(data, config, monkeypatch):
-    """Each of n inputs has its share of one over n, if the network knows everything; of a lost one nothing is asked."""
+    """Each of n inputs has a share of one over √n, if the network knows everything; of a lost one nothing is asked."""
     monkeypatch.setattr("pstn.train.step.known", lambda out, y: torch.ones(()))
-    whole = replace(config, kl_weight=len(data) * config.kl_weight, kl_per="dataset")
+    whole = replace(config, kl_weight=len(data) ** 0.5 * config.kl_weight, kl_per="dataset")
     assert_same(
         weights(fit(make_model(), data, config=config).model), weights(fit(make_model(), data, config=whole).model)
     )

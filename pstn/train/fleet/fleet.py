@@ -45,7 +45,8 @@ class Fleet:
         for member in members:
             data = (member.train, member.validation)
             model = member.model.to(member.train.x.device)
-            check(model, *data, member.config, classifies=member.loss is None)
+            augment = member.augment and member.augment.to(member.train.x.device)
+            check(model, *data, member.config, classifies=member.loss is None, augment=augment)
         self.units = [Unit(m.model, m.augment, m.config, m.loss) for m in members]
         self.stack = Stack(self.units, self.device)
         self.optimizer = Optimizer(config, self.stack)
