@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import torch
 
-from pstn.bench import script
+from pstn.bench import read, script
 from pstn.data import Data
 from pstn.demo.models import build
 from pstn.objectives import elbo
@@ -135,6 +135,45 @@ COLUMNS = {
     "ratio": lambda r: f"**{r['ratio']:.1f}×**",
     "bar": lambda r: "" if r["want"] is None else f"{r['want']}×",
 }
+
+#: Floating-point operations of the P-STN for one digit and step. Forward: two convolutions of the body, two of the
+#: localizer, the linear layers. Backward the same twice, but for the localizer's input, whose gradient nobody asks for.
+FORWARD = 2 * (10 * 24**2 * 25 + 20 * 8**2 * 250 + 8 * 24**2 * 25 + 14 * 8**2 * 200 + 320 * 50 + 50 * 10 + 224 * 8)
+OPERATIONS = 3 * FORWARD - 2 * 8 * 24**2 * 25
+
+
+def report(rows):
+    """On the GPU with what limits it, then on the CPU."""
+    from pstn.bench import source, tabulated
+
+    on_cpu = [r for r in rows if r["device"].startswith("cpu")]
+    on_gpu = [r for r in rows if r not in on_cpu]
+    parts = []
+    for some, columns in ((on_gpu, COLUMNS), (on_cpu, {n: c for n, c in COLUMNS.items() if "/s" not in n})):
+        if some := [r for r in some if r["started"] == some[-1]["started"]]:
+            parts += [tabulated(columns, some), source(some[0])]
+            parts += [roofline(some)] if some[0] in on_gpu else []
+    return "\n\n".join(part for part in parts if part)
+
+
+def roofline(rows):
+    """What limits the next multiple: arithmetic, launches."""
+    found = {(r["batch"], r["networks"], r["compiled"]): r for r in rows if r["kind"] == "pstn"}
+    facts = [r for r in read("warp") if "launch_ms" in r]
+    large, small, fused = (found.get(key) for key in ((256, 25, False), (8, 100, False), (8, 100, True)))
+    if not (large and small and fused and facts):
+        return ""
+    speed, gap = facts[-1]["multiply_flops_per_s"], facts[-1]["launch_ms"]
+    least = 1e3 * 256 * 25 * OPERATIONS / speed
+    return (
+        f"**What limits the next multiple.** A step of 25 networks at batch 256 is {256 * 25 * OPERATIONS / 1e9:.0f} "
+        f"billion operations, {least:.2f} ms at the {speed / 1e12:.0f} TFLOP/s of a large float32 matrix product; it "
+        f"takes {large['milliseconds']:.2f} ms. Convolutions of ten channels are no such product: a multiplication "
+        f"needs a number of its own from the cache. At batch 8 a step of 100 networks is a thirtieth of that for each, "
+        f"and takes {small['milliseconds']:.2f} ms; some five hundred kernels, one {1e3 * gap:.1f} µs after the other, "
+        f"are as long as what they do. Compiled, they are fewer than two hundred, and a step takes "
+        f"{fused['milliseconds']:.2f} ms."
+    )
 
 
 if __name__ == "__main__":

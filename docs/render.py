@@ -26,7 +26,7 @@ def demo() -> str:
 
 def cpab_gpu() -> str:
     """CPAB flow and sampling in one kernel, against the torch path on the same GPU."""
-    rows = _read("cpab_gpu")
+    rows = bench.read("cpab_gpu")
     shown = [
         [
             ",".join(map(str, r["case"].values())),
@@ -45,7 +45,7 @@ def cpab_gpu() -> str:
 
 def cpab() -> str:
     """CPAB on the CPU, side by side with libcpab (2-D) and difw (1-D); ratios only, as absolute times mean little."""
-    rows = _read("cpab")
+    rows = bench.read("cpab")
     rows = [r for r in rows if r["started"] == rows[-1]["started"]]  # the last run
     peers = {(tuple(r["cells"]), tuple(r["size"])): r for r in rows if "both_ratio" not in r}
     shown = []
@@ -71,7 +71,7 @@ def cpab() -> str:
 
 def align() -> str:
     """Nearest-centroid accuracy on test series; everything tuned was tuned by cross-validation on training series."""
-    rows = _read("align")
+    rows = bench.read("align")
     methods = list(dict.fromkeys(r["method"] for r in rows))
     found = {(r["set"], r["method"]): f"{r['test']:.3f}" for r in rows}
     sets = list(dict.fromkeys(r["set"] for r in rows))
@@ -81,10 +81,6 @@ def align() -> str:
 JOBS = {"forward": "forward", "theta": "and to θ", "theta+image": "and to θ and image"}
 SECTIONS = {"demo": demo, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align}
 FILES = [ROOT / "README.md", ROOT / "benchmarks/README.md"]
-
-
-def _read(name: str) -> list[dict]:
-    return [json.loads(line) for line in (ROOT / f"benchmarks/results/{name}.jsonl").read_text().splitlines()]
 
 
 def _table(names: tuple[str, ...], cells: list[list[str]], rows: list[dict]) -> str:

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pstn import STN, Similarity, nets
@@ -18,7 +17,8 @@ from pstn.data.moved import Move, Moved, Place, Turn
 from pstn.distributions import Delta, GammaNormal, draw
 from pstn.experiment import Experiment, Split, classified, listed
 from pstn.experiment.row import BATCH
-from pstn.families import Crop
+from pstn.families import Crop, Translation
+from pstn.grid import identity_grid
 from pstn.inference import predict
 from pstn.metrics import accuracy, angle_distance, overlap, rank_correlation
 from pstn.train import Train
@@ -48,6 +48,19 @@ def whole(name: str, split: Literal["train", "test"]) -> Data:
     return {"MNIST": mnist, "FashionMNIST": fashion_mnist}[name](split)
 
 
+def centred(data: Data) -> Data:
+    """Pictures shifted, by parts of a pixel, until their centre of mass is the point that they are turned about.
+
+    MNIST's is at the corner of four pixels next to it, so that a turned digit shows its angle by where its mass lies.
+    """
+    shifted = []
+    for x in data.x.split(BATCH):
+        mass = x.sum(1)[..., None]
+        offset = (mass * identity_grid(x.shape[2:]).to(x)).sum((1, 2)) / mass.sum((1, 2))
+        shifted.append(warp(x, Translation(), offset))
+    return replace(data, x=torch.cat(shifted), name=f"{data.name}, centred")
+
+
 @dataclass(frozen=True)
 class Upright:
     """Pictures as they are: all to train on, or five in six, the rest for validation."""
@@ -67,6 +80,7 @@ class Moving:
     name: str
     move: str
     limit: int | None = None
+    centred: bool = False
 
     def __call__(self, fold: int) -> Split:
         return _moving(self)
@@ -83,11 +97,9 @@ def _upright(source: Upright) -> Split:
 def _moving(source: Moving) -> Split:
     move, split = MOVES[source.move](), _upright(Upright(source.name, limit=source.limit))
     assert split.validation is not None
-    train = split.train
-    if isinstance(move, Place):  # what is trained on has the size of what is tested on; the move looks at its corner
-        room = move.canvas - move.item
-        train = replace(train, x=F.pad(train.x, (0, room, 0, room)))
-    return Split(train, move.data(split.validation, SEED), move.data(split.test, SEED + 1))
+    parts = (split.train, split.validation, split.test)
+    train, validation, test = map(centred, parts) if source.centred else parts
+    return Split(train, move.data(validation, SEED), move.data(test, SEED + 1))
 
 
 def _first(data: Data, limit: int | None) -> Data:

@@ -223,6 +223,11 @@ def tabulated(columns: Mapping[str, Callable[[Any], str]], rows: Sequence[Any]) 
     return Table(heads, [[cell(row) for cell in columns.values()] for row in rows]).markdown()
 
 
+def read(name: str, root: Path = ROOT) -> list[dict[str, Any]]:
+    """The rows that a benchmark has kept."""
+    return [json.loads(line) for line in find(root)[name].results.read_text().splitlines()]
+
+
 def source(row: Mapping[str, Any]) -> str:
     """Where a row comes from: command, seed, device, versions, commit."""
     versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())

@@ -38,6 +38,9 @@ class Placement:
     """What happens to parallel looks: stacked as channels, or each through a branch of its own, features joined."""
     tile: float | None = None
     """The size of the starting crops of parallel looks, spread evenly over the input; None: all start at the whole."""
+    starts: tuple[tuple[float, ...], ...] = ()
+    """Parameters to start looking from, such as :func:`turns`. One localizer looks from each of them, corrects it and
+    judges it; the answers are mixed as probable as it judges them. None: one look, from the identity."""
 
     def __post_init__(self) -> None:
         if any(d < 0 for d in self.depths) or list(self.depths) != sorted(set(self.depths)):
@@ -58,11 +61,18 @@ class Placement:
             raise ValueError("parallel transformers warp the input: use depth 0, or warps='input'")
         if self.tile is not None and not 0 < self.tile <= 1:
             raise ValueError(f"tile is {self.tile}; expected the size of a crop, between 0 and 1")
+        if self.starts and (self.depths != (0,) or self.shared or self.parallel > 1 or self.looks(True) > 1):
+            raise ValueError("several starts are for one transformer in front of the body that looks once from each")
+        if self.starts and self.looks(False) > 1:
+            raise ValueError("test_iterations is for looks one after the other; from several starts there is one each")
+        if len({len(start) for start in self.starts}) > 1:
+            raise ValueError(f"starts are {self.starts}; expected as many parameters for each")
 
     @property
     def composes(self) -> bool:
         """Whether parameters of several looks are composed, which the family must be able to do."""
-        return max(self.looks(True), self.looks(False)) > 1 or (self.warps == "input" and len(self.depths) > 1)
+        several = max(self.looks(True), self.looks(False)) > 1 or (self.warps == "input" and len(self.depths) > 1)
+        return several or bool(self.starts)
 
     def looks(self, training: bool) -> int:
         """How often each localizer looks."""
@@ -121,3 +131,18 @@ def SL(*depths: int, **options: object) -> Placement:
         True
     """
     return Placement(depths=depths, warps="input", shared=True, **options)  # type: ignore[arg-type]
+
+
+def turns(count: int) -> tuple[tuple[float, ...], ...]:
+    r"""Starts for :class:`~pstn.families.Rotation` in 2-D: angles :math:`2\pi k/K` in (-π, π], the identity first.
+
+    A picture turned by any angle is at most :math:`\pi/K` from one of them, and those half a turn apart are both
+    there: what a single look, which moves its angle by small steps, does not get from one to the other.
+
+    Example:
+        >>> C(0, starts=turns(4)).starts
+        ((0.0,), (1.5707963267948966,), (3.141592653589793,), (-1.5707963267948966,))
+    """
+    if count < 1:
+        raise ValueError(f"{count} starts; expected at least one")
+    return tuple((2 * math.pi * (k if 2 * k <= count else k - count) / count,) for k in range(count))

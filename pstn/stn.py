@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
@@ -29,9 +29,10 @@ class Stage:
     """What one look of one transformer said."""
 
     theta: Float[Tensor, "s b d"]
-    """The parameters as drawn, before composition."""
+    """The parameters as drawn, before composition; (K, B, d) from K starts."""
     posterior: Distribution
-    """What they were drawn from: batch (B,) for the first look, (S, B) for those that saw a sampled warp."""
+    """What they were drawn from: batch (B,) for the first look, (S, B) for those that saw a sampled warp, (K, B) from
+    K starts."""
     prior: Distribution | None
     """The prior that belongs to it; None for a point mass."""
 
@@ -41,13 +42,16 @@ class Output:
     """What an :class:`STN` returns."""
 
     logits: Float[Tensor, "s b *k"]
-    """The body's answers, (S, B, *K)."""
+    """The body's answers, (S, B, *K); from several starts, the logarithms of the mixed probabilities."""
     stages: tuple[Stage, ...] = ()
     """The looks, in order; none for a plain network."""
     theta: Float[Tensor, "s b *n d"] | None = None
-    """The parameters of the last warp, all looks composed: (S, B, d), or (S, B, N, d) for N in parallel."""
+    """The parameters of the last warp, all looks composed: (S, B, d), or (S, B, N, d) for N in parallel; from several
+    starts, those of the most probable."""
     warped: Float[Tensor, "s b ..."] | None = None
     """What the last warp gave, (S, B, C, *size)."""
+    weights: Float[Tensor, "k b"] | None = None
+    """How probable each of K starts is, (K, B); None without."""
 
     @property
     def posterior(self) -> Distribution | None:
@@ -72,18 +76,26 @@ class Transformer(nn.Module):
         trunk: Layers of its own in front of the localizer, or None.
         localizer: Maps what it sees to features, (N, F) or anything that flattens to it.
         head: Maps features to a distribution.
+        judge: Maps features to one number, how good a start is; None without starts.
     """
 
-    def __init__(self, trunk: nn.Module | None, localizer: nn.Module, head: Head) -> None:
+    def __init__(
+        self, trunk: nn.Module | None, localizer: nn.Module, head: Head, judge: nn.Linear | None = None
+    ) -> None:
         super().__init__()
         self.trunk = trunk
         self.localizer = localizer
         self.head = head
+        self.judge = judge
 
     def forward(self, seen: Tensor, batch: Sequence[int]) -> Distribution:
         """The posterior of a flat batch of views, with the given batch shape."""
+        return self.head(self.features(seen, batch))
+
+    def features(self, seen: Tensor, batch: Sequence[int]) -> Tensor:
+        """What the head reads of a flat batch of views, (*batch, F)."""
         features = self.localizer(seen if self.trunk is None else self.trunk(seen))
-        return self.head(features.flatten(1).unflatten(0, tuple(batch)))
+        return features.flatten(1).unflatten(0, tuple(batch))
 
 
 class STN(nn.Module):
@@ -152,6 +164,7 @@ class STN(nn.Module):
         self.branches = nn.ModuleList(self._branches(branch))
         windows = None if family is None else self.placement.windows(family.ndim)
         self.register_buffer("windows", windows, persistent=False)
+        self.register_buffer("starts", self._starts(), persistent=False)
         if frozen:
             for module in (self.body, self.branches):
                 module.requires_grad_(False)
@@ -179,6 +192,8 @@ class STN(nn.Module):
             raise ValueError(f"samples is {samples}; expected 0 (the posterior's centre) or more")
         if isinstance(self.posterior, Point):
             samples = 0
+        if self.placement.starts:
+            return self._from_starts(x)
         stages: list[Stage] = []
         batch, count = x.shape[0], max(samples, 1)
         seen: Tensor = x  # what the next localizer reads: (B, ...) until the first draw, (S·B, ...) after it
@@ -275,6 +290,30 @@ class STN(nn.Module):
         logits = self.body(seen).unflatten(0, (count, batch))
         return Output(logits, tuple(stages), poses, looks.transpose(1, 2))
 
+    def _from_starts(self, x: Tensor) -> Output:
+        r"""A look from each of K starts; the answers are mixed, :math:`p(y|x) = \sum_k p(k|x)\,p(y|x, \theta_k)`.
+
+        A start is a first look that was not drawn: the localizer sees the input warped by it, and what it says is
+        composed with it.
+        """
+        assert self.family is not None
+        transformer: Transformer = self.transformers[0]  # type: ignore[assignment]
+        starts: Tensor = self.starts[:, None].expand(-1, x.shape[0], -1)  # type: ignore[index]
+        seen = self._warp(x, starts, resize=True)
+        features = transformer.features(seen.flatten(0, 1), starts.shape[:2])
+        q = transformer.head(features)
+        pose = self.family.compose(starts.to(q.mode), q.mode)
+        warped = self._warp(x, pose, resize=True)
+        answers = self.body(warped.flatten(0, 1)).unflatten(0, pose.shape[:2])
+        if answers.ndim != 3:
+            raise ValueError(f"several starts mix answers (N, K) to one question; the body gave {answers.shape[1:]}")
+        weights = transformer.judge(features).squeeze(-1).float().log_softmax(0)  # type: ignore[misc]
+        # The mixture's logarithm is an answer like any other: softmax leaves it as it is.
+        logits = (answers.float().log_softmax(-1) + weights[..., None]).logsumexp(0, keepdim=True)
+        best = weights.argmax(0, keepdim=True)
+        stage = Stage(q.mode, q, None)
+        return Output(logits, (stage,), _pick(pose, best), _pick(warped, best), weights.exp())
+
     def _check_body(self) -> None:
         deepest = max(self.placement.depths, default=0)
         if deepest == 0:
@@ -304,11 +343,26 @@ class STN(nn.Module):
         for depth, module, count in zip(depths, localizers, counts, strict=True):
             own = self.placement.warps == "input" and not self.placement.shared and depth > 0
             trunk = copy.deepcopy(self.body[:depth]) if own else None  # type: ignore[index]
-            head = self.posterior.head(
-                count_features(module) if count is None else count, family.dim * self.placement.parallel
-            )
-            made.append(Transformer(trunk, module, head))
+            width = count_features(module) if count is None else count
+            head = self.posterior.head(width, family.dim * self.placement.parallel)
+            judge = None
+            if self.placement.starts:  # as good as each other to begin with
+                judge = nn.Linear(width, 1)
+                nn.init.zeros_(judge.weight)
+                nn.init.zeros_(judge.bias)
+            made.append(Transformer(trunk, module, head, judge))
         return made
+
+    def _starts(self) -> Tensor | None:
+        starts = self.placement.starts
+        if not starts:
+            return None
+        if not isinstance(self.posterior, Point):
+            raise ValueError(f"several starts are a mixture of points; expected Point(), not {self.posterior}")
+        assert self.family is not None
+        if len(starts[0]) != self.family.dim:
+            raise ValueError(f"starts have {len(starts[0])} parameters; {self.family.label} has {self.family.dim}")
+        return torch.tensor(starts)
 
     def _branches(self, branch: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module]:
         n, wanted = self.placement.parallel, self.placement.merge == "branches" and self.placement.parallel > 1
@@ -327,6 +381,11 @@ class STN(nn.Module):
             if callable(reset := getattr(module, "reset_parameters", None)):
                 reset()  # branches that start equal would stay alike
         return copies
+
+
+def _pick(values: Float[Tensor, "k b ..."], best: Integer[Tensor, "1 b"]) -> Float[Tensor, "1 b ..."]:
+    """The values of one start for each input."""
+    return torch.take_along_dim(values, best.view(1, -1, *[1] * (values.ndim - 2)), dim=0)
 
 
 def count_features(localizer: nn.Module) -> int:

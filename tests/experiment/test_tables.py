@@ -101,6 +101,9 @@ def test_every_row_builds_and_says_what_it_shows(id):
         ("pstn22/rotated", "upright", 28_086),
         ("pstn22/rotated", "stn", 72_617),
         ("pstn22/rotated", "pstn", 71_883),
+        ("pstn22/rotated", "starts", 72_638),
+        ("pstn22/placement", "starts-96", 46_405),
+        ("pstn22/placement", "starts-56", 46_405),
         ("pstn22/placement", "stn-96", 193_079),
         ("pstn22/placement", "pstn-96", 193_962),
         ("pstn22/figure12", "nn-1", 7_850),
@@ -135,6 +138,80 @@ def test_rotated_digits_are_scored_with_their_angles(tmp_path):
     assert {p.name for p in page.parent.glob("*.svg")} == {
         f"pstn22-rotated-short-{name}.svg" for name in ("angles", "spread", "reliability")
     }
+
+
+def test_several_starts_are_scored_by_the_most_probable(tmp_path):
+    found = go(few("pstn22/rotated", "upright", "starts", "starts-centred"), tmp_path)
+    for name in ("starts", "starts-centred"):
+        one = scores(found, name)
+        true, mu, error = torch.tensor(one["angles"]).T
+        assert (mu.abs() <= math.pi + 1e-3).all()
+        assert mu.round(decimals=1).unique().numel() > 1, "not all from one start"
+        around = (true - mu).abs()
+        torch.testing.assert_close(error, torch.minimum(around, 2 * math.pi - around), atol=2e-3, rtol=0)
+        assert "spread" not in one
+
+
+def test_the_best_rows_stand_beside_the_published_ones_with_as_many_steps_and_no_more_parameters():
+    for id, wanted in (("pstn22/rotated", ["starts"]), ("pstn22/placement", ["starts-96", "starts-56"])):
+        table = find(id)
+        best = [row for row in table.rows if row.column == "best"]
+        assert [row.name for row in best] == wanted
+        for row in best:
+            (published,) = [r for r in table.rows if r.line == row.line and r.column == "published"]
+            assert (row.train.epochs, row.train.batch_size) == (published.train.epochs, published.train.batch_size)
+            assert row.data is published.data
+            assert row.needs is published.needs
+            counts = [
+                sum(p.numel() for p in Network(r, {}, 0, None)._blank().parameters() if p.requires_grad)
+                for r in (row, published)
+            ]
+            assert counts[0] <= 1.02 * counts[1]
+
+
+def mass(x):
+    """The centre of mass, in pixels from the middle."""
+    at = torch.arange(28.0) - 13.5
+    return torch.stack([x.sum((1, 2)) @ at, x.sum((1, 3)) @ at], dim=1) / x.sum((1, 2, 3))[:, None]
+
+
+def test_centred_digits_do_not_show_their_angle():
+    """Turned digits whose centre of mass is off the middle tell the angle by it; those of the control do not."""
+    row = find("pstn22/rotated").row("starts-centred")
+    whole = posed.whole("MNIST", "train")
+    # blobs half a pixel off the middle, as MNIST's digits are
+    at = torch.arange(28.0) - 13.5
+    blob = torch.exp(-(((at - 0.5)[:, None] / 3) ** 2) - ((at - 0.5)[None] / 5) ** 2)
+    off = replace(whole, x=blob.expand(60, 1, 28, 28).contiguous())
+    torch.testing.assert_close(mass(off.x), torch.full((60, 2), 0.5), atol=1e-3, rtol=0)
+    assert mass(posed.centred(off).x).abs().max() < 1e-3
+    turned = posed.Turn().data(off, 1)
+    told = torch.atan2(*mass(turned.x).flip(1).unbind(1)) - math.pi / 4
+    assert posed.angle_distance(told, turned.pose[:, 0]).max() < 0.2
+    assert mass(posed.Turn().data(posed.centred(off), 1).x).abs().max() < 0.02
+    assert row.data.centred
+    assert not find("pstn22/rotated").row("starts").data.centred
+
+
+def test_placed_pictures_are_trained_on_from_the_pictures_themselves():
+    split = posed._moving(find("pstn22/placement").row("pstn-96").data)
+    assert split.train.x.shape[1:] == (1, 28, 28), "the move makes the canvas, at every step"
+    assert split.test.x.shape[1:] == (1, 96, 96)
+
+
+@pytest.mark.parametrize("canvas", [56, 96])
+def test_wherever_a_picture_is_most_of_it_is_in_a_window_to_start_from(canvas):
+    row = find("pstn22/placement").row(f"starts-{canvas}")
+    model, data = Network(row, {}, 0, None)._blank(), posed._moving(row.data).test
+    starts = model.starts[:, None].expand(-1, len(data), -1)
+    seen = posed.warp(torch.ones_like(data.x), model.family, starts, size=model.size)
+    assert (seen > 0.99).all(), "windows lie on the canvas"
+    true = model.family.from_matrix(posed.Crop().matrix(data.pose))
+    off = (true - starts)[..., 2:].abs() * canvas / 2  # pixels, of each start
+    half = model.starts[0, 1].add(1).item() * canvas / 2
+    shown = ((half + 14 - off) / 28).clamp(0, 1).prod(-1)  # the part of the picture that is in the window
+    assert shown.max(0).values.min() > 0.4
+    assert shown.max(0).values.mean() > 0.8
 
 
 def test_placed_pictures_are_scored_with_their_places(tmp_path):
