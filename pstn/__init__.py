@@ -9,7 +9,7 @@ from pstn._version import __version__
 from pstn.families import CPAB, TPS, Affine, Compose, Crop, Family, Projective, Rotation, Similarity, Translation
 from pstn.inference import TTA, Augment, Predictive, predict
 from pstn.objectives import elbo, nll
-from pstn.placement import CNN, DL, SL, C, Placement
+from pstn.placement import CNN, DL, SL, C, Placement, turns
 from pstn.posterior import Gaussian, Learned, Point, StudentT
 from pstn.stn import STN, Output, Stage, param_groups
 from pstn.warp import warp
@@ -46,5 +46,6 @@ __all__ = [
     "nll",
     "param_groups",
     "predict",
+    "turns",
     "warp",
 ]
