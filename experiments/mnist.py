@@ -76,8 +76,8 @@ def pstn() -> STN:
 
 
 def gaussian(prior_scale: float) -> STN:
-    """26,662 parameters; a Gaussian held against its own mean, as the code of the preprint's time has it."""
-    posterior = Gaussian(prior_scale, prior_mean="posterior", image_noise=1e-5)
+    """26,662 parameters; a Gaussian held at the identity, as the preprint's text has it."""
+    posterior = Gaussian(prior_scale, image_noise=1e-5)
     return STN(_body(), nets.localizer(SHAPE), Similarity(), posterior, fill=FILL)
 
 
@@ -89,7 +89,7 @@ def diffeo_stn() -> STN:
 def diffeo_pstn(prior_scale: float) -> STN:
     """44,614 parameters; the spread starts at the prior's scale times softplus(-2)."""
     spread = prior_scale * math.log1p(math.exp(-2))
-    posterior = Gaussian(prior_scale, spread, hidden=(38,), prior_mean="posterior", image_noise=1e-5)
+    posterior = Gaussian(prior_scale, spread, hidden=(38,), image_noise=1e-5)
     return STN(_body(), nets.localizer(SHAPE), CPAB((3, 3)), posterior, fill=FILL)
 
 

@@ -122,7 +122,7 @@ def pstn(name: str) -> STN:
 def gaussian(name: str, prior_scale: float) -> STN:
     """As many; the spread starts at the prior's scale times softplus(-2)."""
     spread = prior_scale * math.log1p(math.exp(-2))
-    return _transformer(name, Gaussian(prior_scale, spread, prior_mean="posterior", image_noise=1e-5))
+    return _transformer(name, Gaussian(prior_scale, spread, image_noise=1e-5))
 
 
 def measure(model: nn.Module, data: Data) -> dict[str, float]:

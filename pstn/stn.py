@@ -290,6 +290,14 @@ class STN(nn.Module):
         logits = self.body(seen).unflatten(0, (count, batch))
         return Output(logits, tuple(stages), poses, looks.transpose(1, 2))
 
+    def extra_repr(self) -> str:
+        """The placement and the output's size where they are not the usual ones."""
+        usual = (CNN, Placement())
+        return ", ".join(
+            [f"placement={self.placement}"] * (self.placement not in usual)
+            + [f"size={self.size}"] * (self.size is not None)
+        )
+
     def _from_starts(self, x: Tensor) -> Output:
         r"""A look from each of K starts; the answers are mixed, :math:`p(y|x) = \sum_k p(k|x)\,p(y|x, \theta_k)`.
 

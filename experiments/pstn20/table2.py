@@ -63,7 +63,7 @@ def stn(posterior: Posterior = Point(hidden=(100,))) -> STN:  # noqa: B008 - fro
 
 def pstn(prior_scale: float) -> STN:
     """722,996 parameters."""
-    return stn(Gaussian(prior_scale, hidden=(100,), prior_mean="posterior", image_noise=1e-5))
+    return stn(Gaussian(prior_scale, hidden=(100,), image_noise=1e-5))
 
 
 def row(name: str, label: str, model: object, *figures: float, **options: object) -> Experiment:

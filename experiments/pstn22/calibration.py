@@ -20,7 +20,7 @@ OTHERS = {"CNN": "cnn-100", "STN": "stn-100"}
 TABLE = Table(
     "pstn22/calibration",
     "P-STN 2022, Figure 11: calibration, n = 100",
-    [TABLE2.row("cnn-100"), TABLE2.row("stn-100"), TABLE2.row("stn-fair-100"), *map(pstn, PAPER)],
+    [*(TABLE2.row(f"{name}-100") for name in ("cnn", "stn", "stn-fair", "learned")), *map(pstn, PAPER)],
     metrics=("ece", "nll", "brier", "accuracy"),
     claims=[
         *(

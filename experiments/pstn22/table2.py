@@ -55,7 +55,7 @@ def rows(n: int) -> list[Experiment]:
         row(n, "stn-fair", "STN, lr 1e-3", stn, of="STN", column="best", paper=paper("STN", n)),
         row(n, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper("P-STN", n)),
         row(n, "learned", "P-STN, learned spread", learned, train=LEARNED, version=3, **best),
-        row(n, "gaussian", "P-STN, Gaussian", gaussian, **tuned),
+        row(n, "gaussian", "P-STN, Gaussian", gaussian, version=2, **tuned),
         row(n, "cnn-augment", "CNN + augmentation", cnn, **jitter),
         row(n, "cnn-augment-cosine", "CNN + augmentation, cosine", cnn, **{**jitter, "train": COSINE}),
         row(n, "cnn-augment-copies", "CNN + affine augmentation, cosine, 4 copies", fixed, column="extra",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +25,12 @@ SHOWN = {
     "ece": ("ECE", 1.0, 4),
     "brier": ("Brier", 1.0, 3),
     "moved_accuracy": ("accuracy on moved inputs, %", 100.0, 2),
+    "gap": ("accuracy lost on moved inputs, points", 100.0, 2),
+    "loss": ("test loss, squared error a pixel + w KL", 1.0, 4),
+    "moved_loss": ("test loss on moved inputs", 1.0, 4),
+    "error": ("squared error a pixel, observed pose", 1.0, 4),
+    "moved_error": ("the same on moved inputs", 1.0, 4),
+    "invariance": ("distance of twins' codes over that of pictures'", 1.0, 3),
     "pose_error": ("pose error", 1.0, 3),
     "pose_error_mod": ("ε, mod π", 1.0, 3),
     "half_turn_error": ("pose error but for half turns", 1.0, 3),
@@ -129,6 +135,11 @@ class Comparison:
         for claim in self.table.claims:
             found, test = self.tested(claim)
             numbers = None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
+            if found == "confirmed" and claim.control is not None:
+                fair, control = self.tested(replace(claim, better=claim.control[0], than=claim.control[1]))
+                if control is not None:
+                    numbers = f"{numbers}; control: t = {control.t:.2f}, {_chance(control)}"
+                    found = found if fair == "confirmed" else f"confounded: {fair} where nothing else differs"
             rows.append([claim.words, found, numbers])
         return Table([Column("claim", "left"), Column("here", "left"), Column("Welch's test", "left")], rows)
 

@@ -83,7 +83,7 @@ class Network:
         validation = split.validation if config.keep == "best" else None
         if validation is None:
             config = replace(config, validate_every=0)
-        return Member(model, split.train, validation, config, self.row.augmentation(self.setting))
+        return Member(model, split.train, validation, config, self.row.augmentation(self.setting), self.row.loss)
 
     def finish(self, run: Run, facts: Record) -> Record:
         """Measure a trained network on the validation data and keep it; its record."""
@@ -155,7 +155,10 @@ def recipe(row: Experiment, setting: str) -> str:
     measure = None if row.measure is None else f"{row.measure.__module__}.{row.measure.__qualname__}"
     needed = [] if row.needs is None else [recipe(row.needs, plain(each)) for each in row.needs.settings()]
     model, augment = _model(row, setting), _describe(row.augmentation(chosen))
-    return checksum([row.version, setting, config, row.samples, measure, model, augment, needed, _source(row)])
+    parts = [row.version, setting, config, row.samples, measure, model, augment, needed, _source(row)]
+    if row.loss is not None:  # only then: rows without one keep the checksums that their results are found by
+        parts.append(getattr(row.loss, "__qualname__", None) or repr(row.loss))
+    return checksum(parts)
 
 
 def _source(row: Experiment) -> str:

@@ -55,6 +55,7 @@ class Experiment:
             ``augment``, or of both.
         tuning_folds: How many of the folds the choice looks at; all by default. The others are trained at it alone.
         augment: Builds the augmentation of training inputs from its hyperparameters.
+        loss: ``loss(output, y)`` to minimise instead of the bound: a function, or a frozen dataclass to call.
         samples: Transformations that are averaged over when a network is measured.
         measure: Scores a network on data; accuracy, NLL, Brier score and ECE by default, as :func:`classified` gives.
             A list of numbers is kept beside the scores on test data, for figures.
@@ -89,6 +90,7 @@ class Experiment:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tuning_folds: int | None = None
     augment: Callable[..., nn.Module] | None = None
+    loss: Callable[[Any, Tensor], Tensor] | None = None
     samples: int = 10
     measure: Callable[[nn.Module, Data], Mapping[str, Any]] | None = None
     select: tuple[str, Literal["min", "max"]] = ("nll", "min")

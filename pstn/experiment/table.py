@@ -26,6 +26,8 @@ class Claim:
         than: The name of the other.
         metric: By which score.
         more: Whether more of it is better.
+        control: The names of two rows that differ in what the claim is about and in nothing else. A claim that holds
+            where its control does not is confounded.
     """
 
     words: str
@@ -33,6 +35,12 @@ class Claim:
     than: str
     metric: str = "accuracy"
     more: bool = True
+    control: tuple[str, str] | None = None
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of all rows that it speaks of."""
+        return (self.better, self.than, *(self.control or ()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +76,7 @@ class Table:
     def __post_init__(self) -> None:
         names = [row.name for row in self.rows]
         twice = sorted({name for name in names if names.count(name) > 1})
-        unknown = {*self.quick, *(c.better for c in self.claims), *(c.than for c in self.claims)} - set(names)
+        unknown = {*self.quick, *(name for claim in self.claims for name in claim.rows)} - set(names)
         if not names or twice or unknown:
             raise ValueError(
                 f"table {self.id!r} has {len(names)} rows, of the same name {twice}, and speaks of {sorted(unknown)}, "

@@ -1,0 +1,80 @@
+"""Fashion-MNIST, normalised, and the same pictures nudged once, by a seed: the two sets that the study compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
+
+import torch
+
+from pstn.data import Data, Normalise, fashion_mnist
+from pstn.experiment import Split
+from pstn.vae import Nudge
+
+SHAPE, NORMALISE = (1, 28, 28), Normalise(mean=0.2860, std=0.3530)
+FILL = float(NORMALISE.fill)
+#: The seeds of the one draw that training and test pictures are nudged by.
+SEEDS = {"train": 24, "test": 25}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Exam(Data):
+    """Test pictures with their nudged twins, and the training pictures whose codes a classifier learns from."""
+
+    moved: torch.Tensor = field(kw_only=True)
+    study: Data = field(kw_only=True)
+
+    def to(self, device: torch.device | str) -> Exam:
+        """The same data on another device."""
+        return replace(
+            self, x=self.x.to(device), y=self.y.to(device), moved=self.moved.to(device), study=self.study.to(device)
+        )
+
+
+@dataclass(frozen=True)
+class Clothes:
+    """What an arm is trained on, and both test sets.
+
+    ``"base"`` pictures as they are, ``"augmented"`` ones, nudged once; ``"fresh"``: as they are, for training to nudge
+    anew each time; ``"pairs"``: augmented ones with what they were as a second channel.
+    """
+
+    train: Literal["base", "augmented", "fresh", "pairs"]
+    limit: int | None = None
+
+    def __call__(self, fold: int) -> Split:
+        return _split(self)
+
+
+def nudge() -> Nudge:
+    """The paper's transformations."""
+    return Nudge(SHAPE[1:], fill=FILL)
+
+
+def whole(split: Literal["train", "test"]) -> Data:
+    """The data set as it is published."""
+    return fashion_mnist(split)
+
+
+@cache
+def _pictures(split: Literal["train", "test"], limit: int | None) -> tuple[Data, Data]:
+    """The pictures as they are, and nudged."""
+    data = whole(split).normalised(NORMALISE)
+    data = data if limit is None else data.subset(range(min(limit, len(data))))
+    moved = nudge().data(data, SEEDS[split])
+    return data, Data(moved.x, moved.y, moved.classes, moved.name)
+
+
+@cache
+def _split(source: Clothes) -> Split:
+    (base, augmented), (test, moved) = (_pictures(split, source.limit) for split in ("train", "test"))
+    if source.train == "pairs":
+        train, exam = (
+            replace(data, x=torch.cat([twin.x, data.x], dim=1), name=f"{data.name}, pairs")
+            for data, twin in ((base, augmented), (test, moved))
+        )
+        return Split(train, None, exam)
+    study = base if source.train == "base" else augmented
+    exam = Exam(test.x, test.y, test.classes, f"{test.name}, codes of {source.train}", moved=moved.x, study=study)
+    return Split(augmented if source.train == "augmented" else base, None, exam)

@@ -1,0 +1,152 @@
+"""Distorted pictures with the truth kept, and what is measured on them, for the tables of STN'15 and Placement'20."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pstn import STN
+from pstn.data import Data, addition, fashion_mnist, kmnist, mnist, scene
+from pstn.data.moved import Moved
+from pstn.experiment import Experiment, Split, classified, listed
+from pstn.experiment.row import BATCH
+from pstn.families.affine import MatrixFamily
+from pstn.pose import Measure, final_pose, orthogonal_line, pixel_unit, pose_spread, similarity_angle
+from pstn.train import Train
+
+NAN = math.nan
+#: The seed of the one draw that test pictures are moved by.
+SEED = 42
+#: What a quick look trains for, and on how many pictures.
+QUICK_STEPS, QUICK_PICTURES = 20, 120
+#: Pictures whose angles are kept for a figure.
+POINTS = 400
+SETS: dict[str, Callable[[Literal["train", "test"]], Data]] = {
+    "MNIST": mnist,
+    "FashionMNIST": fashion_mnist,
+    "KMNIST": kmnist,
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """All training pictures as they are, for a scene to show anew each time; test pictures shown by several draws."""
+
+    scene: str
+    name: str = "MNIST"
+    repeats: int = 1
+    limit: int | None = None
+
+    def __call__(self, fold: int) -> Split:
+        return _shown(self)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Pairs of digits in two channels: as many as asked for to train on, as many as there are test digits to test."""
+
+    pairs: int = 240_000
+    limit: int | None = None
+
+    def __call__(self, fold: int) -> Split:
+        return _summed(self)
+
+
+def whole(name: str, split: Literal["train", "test"]) -> Data:
+    """A data set as it is published."""
+    return SETS[name](split)
+
+
+@cache
+def _shown(source: Shown) -> Split:
+    train, test = (_first(whole(source.name, split), source.limit) for split in ("train", "test"))
+    # Clutter of test pictures is cut from training pictures, as in the papers.
+    return Split(train, None, scene(source.scene, source=train.x).data(test, SEED, source.repeats))
+
+
+@cache
+def _summed(source: Summed) -> Split:
+    train, test = (_first(whole("MNIST", split), source.limit) for split in ("train", "test"))
+    count = source.pairs if source.limit is None else source.limit
+    return Split(addition(train, count, SEED), None, scene("stn15/addition").data(addition(test, seed=SEED), SEED))
+
+
+def _first(data: Data, limit: int | None) -> Data:
+    return data if limit is None else data.subset(range(min(limit, len(data))))
+
+
+def row(
+    name: str, label: str, data: Shown | Summed, model: Callable[..., nn.Module], train: Train, **options: Any
+) -> Experiment:
+    """A row on pictures that are shown anew at every step."""
+    shows = data.scene if isinstance(data, Shown) else "stn15/addition"
+    small = {"repeats": 1} if isinstance(data, Shown) else {}
+    quick = {
+        "data": replace(data, limit=QUICK_PICTURES, **small),
+        "train": replace(train, steps=QUICK_STEPS, batch_size=16),
+    }
+    usual = {"label": label, "augment": partial(scene, shows), "quick": quick, "samples": 10}
+    return Experiment(name, data, model, train, **{**usual, **options})
+
+
+def error(mean: float, deviation: float = NAN) -> dict[str, tuple[float, float]]:
+    """A paper's error in per cent, as an accuracy."""
+    return {"accuracy": (1 - mean / 100, deviation / 100)}
+
+
+def turned_digits(model: STN, data: Moved) -> dict[str, Any]:
+    """Classification, the spread of angles after alignment in degrees, and found against true angles."""
+    scores, maps = _aligned(model, data, "angle")
+    if maps is None:
+        return scores
+    found, true = (torch.rad2deg(similarity_angle(each)) for each in maps)
+    scores["slope"] = orthogonal_line(true, found).slope
+    scores["angles"] = listed(torch.stack([true, found], dim=1)[:POINTS], 1)
+    return scores
+
+
+def shifted_digits(model: STN, data: Moved) -> dict[str, Any]:
+    """Classification, and the standard distance of places after alignment, in pixels."""
+    return _aligned(model, data, "shift")[0]
+
+
+def scaled_digits(model: STN, data: Moved) -> dict[str, Any]:
+    """Classification, and the spread of the logarithm of areas after alignment."""
+    return _aligned(model, data, "scale")[0]
+
+
+def _aligned(model: STN, data: Moved, measure: Measure) -> tuple[dict[str, Any], tuple[Tensor, Tensor] | None]:
+    scores = classified(model, data)
+    if model.family is None:
+        return scores, None
+    family = {"angle": "placement20/R", "shift": "placement20/T", "scale": "placement20/S"}[measure]
+    poses = scene(family).family.to(data.x.device)
+    assert isinstance(model.family, MatrixFamily)
+    assert isinstance(poses, MatrixFamily)
+    found, true = model.family.matrix(look(model, data.x)), poses.matrix(data.pose)
+    side = data.x.shape[-1]
+    # STN-C1 warps features: behind a convolution of 9 and pooling by two, a step is two pixels.
+    features = model.placement.warps == "features" and model.placement.depths == (1,)
+    unit = pixel_unit((side - 8) // 2, 2) if features else pixel_unit(side)
+    rest = final_pose(found, true, measure, unit=unit, true_unit=pixel_unit(side))
+    spread = pose_spread(rest, data.y, circular=measure == "angle")
+    return {**scores, "pose_spread": spread.mean, "spreads": listed(spread.per_class)}, (found, true)
+
+
+@torch.no_grad()
+def look(model: STN, x: Tensor) -> Tensor:
+    """The centres of the posteriors, (N, d), all looks composed."""
+    mode, found = model.training, []
+    model.eval()
+    for some in x.split(BATCH):
+        theta = model(some, samples=0).theta
+        assert theta is not None
+        found.append(theta[0])
+    model.train(mode)
+    return torch.cat(found)
