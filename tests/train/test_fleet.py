@@ -17,6 +17,7 @@ from pstn.data import Data
 from pstn.inference import Augment
 from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load_model, seeded
 from pstn.train.fleet.convolve import Products
+from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.noise import Feed, Record
 from pstn.train.fleet.stack import Stack
 
@@ -117,6 +118,32 @@ def test_the_company_does_not_matter():
 
     several, one = run((2, 0, 1)), run((1,))
     close(several[1], one[1])
+
+
+@pytest.mark.parametrize("kind", ["student", "point"])
+def test_compiled_steps_are_the_same_steps(kind, monkeypatch):
+    """As long runs on a GPU take them; here by the compiler's own interpreter, which needs no other compiler."""
+
+    def train():
+        members = [Member(made(i, kind), make_data(seed=i), None, replace(FIFTY, epochs=4, seed=i)) for i in range(2)]
+        return [weights(run.model) for run in fit_fleet(members, progress=False)]
+
+    plain, compiled = train(), []
+    compiler, prepare = torch.compile, Lane.__init__
+
+    def compile_here(function, **options):
+        compiled.append(function)
+        return compiler(function, backend="aot_eager", **options)
+
+    def long_run(lane, *arguments):
+        prepare(lane, *arguments)
+        lane.written = lane.compiled = True
+
+    monkeypatch.setattr(torch, "compile", compile_here)
+    monkeypatch.setattr(Lane, "__init__", long_run)
+    for a, b in zip(plain, train(), strict=True):
+        close(a, b)
+    assert len(compiled) == 3  # the optimizer's step, and one for each size of batch
 
 
 def test_augmentations_may_differ_in_strength():
