@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pstn import bench
 from pstn.demo.results import table, verdict
+from pstn.experiment import compare
+from pstn.experiment.catalogue import find, names
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,6 +24,54 @@ def demo() -> str:
     source = f"`{results['command']}`, {found['device']}, {versions}, commit {found['commit'][:10]}"
     shown = table(results)
     return f"{shown.title}\n\n{shown.markdown()}\n\n{' '.join(verdict(results))}\n\n<sub>{source}</sub>"
+
+
+#: What README shows of Table 2, by the names of its rows; the paper's own figures beside the first two.
+KINDS = {
+    "CNN": "cnn",
+    "P-STN": "pstn",
+    "affine augmentation, tuned": "cnn-augment-copies",
+    "**learned spread, nothing tuned**": "learned",
+}
+
+
+def digits() -> str:
+    """Accuracy, NLL and ECE on few digits: the papers' networks, tuned augmentation, and the learned spread."""
+    found = compare(find("pstn22/table2"), results=ROOT / "results").by_name
+    sizes = list(dict.fromkeys(int(name.rpartition("-")[2]) for name in found))
+    shown = []
+    for n in sizes:
+        for label, kind in KINDS.items():
+            if (result := found.get(f"{kind}-{n}")) is not None:
+                paper = result.row.paper.get("accuracy") if result.row.column == "published" else None
+                reported = "" if paper is None else "{:.1f} ± {:.1f}".format(*(100 * x for x in paper))
+                scores = [str(result.measured(metric)) for metric in ("accuracy", "nll", "ece")]
+                shown.append([str(n), label, reported, *scores])
+    records = [record for result in found.values() for record in result.chosen]
+    devices = " and ".join(sorted({record["device"] for record in records}))
+    commits = " and ".join(sorted({record["commit"][:10] for record in records}))
+    columns = ("digits", "network", "paper, accuracy, %", "accuracy, %", "NLL", "ECE")
+    cells = {name: lambda row, i=i: row[i] for i, name in enumerate(columns)}
+    command = "`pstn reproduce pstn22/table2`"
+    return f"{bench.tabulated(cells, shown)}\n\n<sub>{command}, five folds, {devices}, commit {commits}</sub>"
+
+
+def tables() -> str:
+    """Every table that has results: how many of its rows, and how its claims stand."""
+    shown = []
+    for name in names():
+        if not (ROOT / f"results/{name}.jsonl").exists():
+            continue
+        comparison = compare(find(name), results=ROOT / "results")
+        if not comparison.results:
+            continue
+        verdicts = [comparison.tested(claim)[0] for claim in comparison.table.claims]
+        page = f"[{name}](docs/results/{name.replace('/', '-')}.md)"
+        rows = f"{len(comparison.results)} of {len(comparison.table.rows)}"
+        counts = [verdicts.count(word) for word in ("confirmed", "refuted")]
+        shown.append([page, comparison.table.title, rows, *map(str, counts)])
+    columns = ("table", "what", "rows measured", "claims confirmed", "refuted")
+    return bench.tabulated({name: lambda row, i=i: row[i] for i, name in enumerate(columns)}, shown)
 
 
 def cpab_gpu() -> str:
@@ -79,7 +129,7 @@ def align() -> str:
 
 
 JOBS = {"forward": "forward", "theta": "and to θ", "theta+image": "and to θ and image"}
-SECTIONS = {"demo": demo, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align}
+SECTIONS = {"demo": demo, "digits": digits, "tables": tables, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align}
 FILES = [ROOT / "README.md", ROOT / "benchmarks/README.md"]
 
 
