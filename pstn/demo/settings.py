@@ -15,7 +15,7 @@ DIGITS, CLASSES = 5000, 10
 class Demo:
     """Train five kinds of network on 100 digits and see how well they read 1,000 others.
 
-    Prints a table and writes a page; about three minutes on two cores. After Ctrl-C, the same command goes on.
+    Prints a table and writes a page; about four minutes on two cores. After Ctrl-C, the same command goes on.
     """
 
     # The kinds are a plain CNN, the same with random augmentation, an STN and a P-STN, all trained alike. The strength
