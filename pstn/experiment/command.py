@@ -42,6 +42,7 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
                 rows=settings.rows,
                 runs=settings.runs,
                 results=settings.results,
+                jobs=settings.jobs,
                 ray=ray,
                 command=command,
                 console=console,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -16,8 +19,9 @@ from pstn.experiment.network import Network, plain
 from pstn.experiment.results import Record, Results
 from pstn.experiment.row import Experiment, Setting
 from pstn.experiment.table import Table
-from pstn.experiment.work import Job, fleets
+from pstn.experiment.work import Job, fleets, place
 from pstn.train.config import Accelerator
+from pstn.train.signals import Signals
 
 Executor = Callable[[Sequence[Job]], Iterator[tuple[Job, list[Record]]]]
 
@@ -30,6 +34,7 @@ def run(
     rows: Sequence[str] = (),
     runs: Path = Path("runs"),
     results: Path = Path("results"),
+    jobs: int = 1,
     ray: str | None = None,
     command: str = "",
     console: Console | None = None,
@@ -47,6 +52,8 @@ def run(
         rows: Names of the rows to run, or patterns such as ``"cnn-*"``; all by default.
         runs: The folder to keep trained networks in. What two tables have in common there is trained once.
         results: The folder to record in, as ``<paper>/<table>.jsonl``.
+        jobs: How many fleets to train at a time. Small networks leave a GPU idle between their kernels, however many
+            are stacked: several fleets fill it. The numbers are the same.
         ray: Hand the work to Ray: ``"local"``, or a cluster's address, whose machines share the folder ``runs``.
         command: The command that was given, for the records.
         console: Where to show progress; nowhere by default.
@@ -62,7 +69,7 @@ def run(
     facts = {"command": command}
     with _progress(console) as progress:
         if ray is None:
-            _drive(plan, _here(device, facts, progress), progress, console)
+            _drive(plan, _here(device, facts, progress, jobs), progress, console)
         else:
             from pstn.experiment.cluster import cluster
 
@@ -203,14 +210,31 @@ def _drive(plan: Plan, execute: Executor, progress: Progress, console: Console) 
                 console.print(f"{plan.table.id}: {verb} {len(records)} of {names} ({done}/{count})", highlight=False)
 
 
-def _here(device: Accelerator, facts: Record, progress: Progress) -> Executor:
-    """An executor that does one job after the other in this process."""
+def _here(device: Accelerator, facts: Record, progress: Progress, at_once: int) -> Executor:
+    """An executor that does the jobs in this process, so many at a time."""
 
-    def execute(jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Record]]]:
+    def work(job: Job) -> list[Record]:
+        cuda = place(device) == "cuda"
+        with torch.cuda.stream(torch.cuda.Stream()) if cuda else nullcontext():
+            return job.do(device, facts, progress)
+
+    def one_by_one(jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Record]]]:
         for job in jobs:
             yield job, job.do(device, facts, progress)
 
-    return execute
+    def side_by_side(jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Record]]]:
+        with Signals() as signals, ThreadPoolExecutor(at_once) as pool:
+            found = {pool.submit(work, job): job for job in jobs}
+            try:
+                for future in as_completed(found):
+                    yield found[future], future.result()
+            except BaseException:  # those that run see the signal too, and save what they have
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            if signals.received is not None:
+                signals.throw("stopped between two jobs")
+
+    return one_by_one if at_once == 1 else side_by_side
 
 
 def _progress(console: Console) -> Progress:

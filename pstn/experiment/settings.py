@@ -27,6 +27,8 @@ class Reproduce:
     """A slice, for a first look: a few rows, 2 folds, 200 steps, 500 test examples; recorded apart."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto is cuda where there is one."""
+    jobs: int = 1
+    """Fleets to train at a time on this machine; on a GPU, four or so of small networks."""
     ray: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[ADDRESS]")] = None
     """Hand fleets of networks to Ray: alone, to one of this machine's own; with an address, to a cluster."""
     render: bool = False
@@ -42,5 +44,7 @@ class Reproduce:
     """The folder of tables; that of the checkout by default."""
 
     def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError(f"--jobs is {self.jobs}; expected at least 1")
         if self.ray is not None and len(self.ray) > 1:
             raise ValueError(f"--ray has {len(self.ray)} addresses ({', '.join(self.ray)}); expected one or none")

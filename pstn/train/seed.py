@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+#: Held by the one thread that may use torch's own generators, or record what it does: both are the whole process's.
+ALONE = threading.RLock()
+
 
 @contextmanager
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Draw from a fresh stream inside the block; afterwards torch's own goes on as if nothing had happened.
+
+    One thread at a time is inside such a block; others wait.
 
     Arguments:
         seed: The stream's seed, for the CPU and the device.
@@ -26,12 +32,13 @@ def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
         True
     """
     device = torch.device(device)
-    before = random_state(device)
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        set_random_state(before, device)
+    with ALONE:
+        before = random_state(device)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            set_random_state(before, device)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

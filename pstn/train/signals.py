@@ -6,22 +6,32 @@ import signal
 import sys
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Signals:
     """Remembers a SIGINT or SIGTERM in ``received`` instead of raising it; a second one is raised at once.
 
-    An interrupt in the middle of an optimizer step would leave half of the weights updated. Outside the main thread,
-    where Python delivers no signals, this does nothing.
+    An interrupt in the middle of an optimizer step would leave half of the weights updated. Python delivers signals to
+    the main thread: in another, this knows of those that the main thread's own remembers, if there is one.
     """
 
+    _main: ClassVar[Signals | None] = None
+
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
+        self._received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._outer: Signals | None = None
+
+    @property
+    def received(self) -> signal.Signals | None:
+        """The signal that came; None as long as none did."""
+        return self._received or (None if self._outer is None else self._outer.received)
 
     def __enter__(self) -> Signals:
+        self._outer = Signals._main
         if threading.current_thread() is threading.main_thread():
+            Signals._main = self
             for number in (signal.SIGINT, signal.SIGTERM):
                 # None is a handler that was not set from Python: it is not ours to replace. Ignored stays ignored.
                 if signal.getsignal(number) not in (None, signal.SIG_IGN):
@@ -34,11 +44,13 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+        if Signals._main is self:
+            Signals._main = self._outer
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             self.throw("stopped at once; the last checkpoint stands")
-        self.received = signal.Signals(number)
+        self._received = signal.Signals(number)
 
     def throw(self, message: str) -> None:
         """Raise what the signal stands for: KeyboardInterrupt, or SystemExit with the shell's status for SIGTERM."""

@@ -111,6 +111,29 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(table, done, tmp_path, mon
     assert sum(sizes) + sum(sizes_after) == 20, "no network is trained twice"
 
 
+def test_fleets_side_by_side_end_the_same(table, done, tmp_path):
+    go(table, tmp_path, jobs=3)
+    assert essence(tmp_path) == essence(done)
+
+
+def test_a_signal_stops_fleets_side_by_side_and_they_go_on(table, done, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        real, begun = work.fit_fleet, []
+
+        def fit(members, **options):
+            begun.append(members)
+            if len(begun) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            return real(members, **options)
+
+        patch.setattr(work, "fit_fleet", fit)
+        with pytest.raises(KeyboardInterrupt):
+            go(table, tmp_path, jobs=2)
+    assert len(begun) < 5, "those that had not begun do not begin"
+    go(table, tmp_path, jobs=2)
+    assert essence(tmp_path) == essence(done)
+
+
 def test_a_fleet_killed_while_its_networks_are_kept_is_taken_up_as_it_was(table, done, tmp_path, monkeypatch):
     """Companions decide a network's last digits: those of a begun fleet stay together."""
     with monkeypatch.context() as patch:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.progress import Progress
@@ -25,12 +25,16 @@ from pstn.train.fleet.stack import Stack, Unit
 from pstn.train.log import fingerprint
 from pstn.train.loop import SHOW_EVERY, Interrupted, Run, kl_weight
 from pstn.train.schedule import factor
+from pstn.train.seed import ALONE
 from pstn.train.signals import Signals
 from pstn.train.step import SCORES, TERMS, check
 
 
 class Fleet:
     """Members of one architecture and what moves them; :func:`pstn.train.fit_fleet` is the way to use it."""
+
+    #: How many fleets this process is training, each in a thread of its own.
+    running: ClassVar[int] = 0
 
     path: Path | None = None
     folders: Sequence[Path] = ()
@@ -95,6 +99,8 @@ class Fleet:
         self.clock, self.due, self.show_due = now - self.seconds, now + self.config.checkpoint_every, now
         label = f"{len(self.members)} × {self.members[0].train.name}"
         self.display = Display(progress, self.total, self.step, label)
+        with ALONE:
+            Fleet.running += 1
         try:
             while self.step < self.total or self.owed:
                 if self.signals.received is not None:
@@ -117,9 +123,16 @@ class Fleet:
             self.signals.throw(self.leave())
             raise
         finally:
+            with ALONE:
+                Fleet.running -= 1
             self.display.close()
             for member, mode in zip(self.members, self.modes, strict=True):
                 member.model.train(mode)
+
+    @property
+    def only(self) -> bool:
+        """Whether no other fleet is being trained."""
+        return Fleet.running <= 1
 
     def advance(self) -> None:
         """One chunk: as many steps as fit in the lanes, up to the next validation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pstn.train.fleet.noise import Request
 from pstn.train.fleet.optimizer import KNOBS
+from pstn.train.seed import ALONE
 
 if TYPE_CHECKING:
     from pstn.train.fleet.fleet import Fleet
@@ -69,7 +70,8 @@ class Lane:
     def step(self) -> None:
         """The next step."""
         if self.recorded and self.graph is None:
-            self._record()
+            with ALONE:
+                self._record()
         if self.graph is not None:
             self.graph.replay()
         elif self.noise:
@@ -99,7 +101,7 @@ class Lane:
         with torch.cuda.stream(stream):
             self._try()
             try:
-                with _unasked():
+                with _unasked() if fleet.only else nullcontext():
                     self._try()
             except RuntimeError as error:
                 if "synchronizing" not in str(error):
@@ -114,7 +116,7 @@ class Lane:
         torch.cuda.current_stream(fleet.device).wait_stream(stream)
         if self.recorded:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self._try()
         for value, old in zip(state, before, strict=True):
             value.copy_(old)
@@ -125,7 +127,7 @@ class Lane:
 
 @contextmanager
 def _unasked() -> Iterator[None]:
-    """Inside, it is an error to wait for the device."""
+    """Inside, it is an error to wait for the device, for every thread of the process."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -15,7 +15,7 @@ from pstn.train.fleet.channels import Channels
 from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
-from pstn.train.seed import seeded
+from pstn.train.seed import ALONE, seeded
 from pstn.train.step import Loss, Step
 
 Triple = tuple[Tensor, Tensor, Tensor]
@@ -146,7 +146,8 @@ class Stack:
         if x.shape not in self.steps:
             # What vmap, autograd and the model's own Python cost is not paid again. Recording takes a step; it is not
             # to leave a trace in the batch statistics.
-            step = record(go, [value.clone() for value in inputs])
+            with ALONE:
+                step = record(go, [value.clone() for value in inputs])
             self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
         return self.steps[x.shape](*inputs)
 
