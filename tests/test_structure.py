@@ -18,11 +18,13 @@ LAYERS = [
     ["warp", "kernels"],
     ["labels", "posterior", "placement"],
     ["stn", "nets"],
-    ["objectives", "inference", "metrics", "pose", "colocalise", "export"],
+    ["objectives", "inference", "metrics", "pose", "colocalise", "uncertainty", "wrap", "export"],
     ["data"],
     ["train", "align", "vae"],
-    ["report", "testing"],
-    ["demo", "experiment", "bench"],
+    ["recipe"],
+    ["report", "testing", "estimators"],
+    ["demo", "experiment", "bench", "apply"],
+    ["serve"],
     ["__main__"],
 ]
 CORE = {"torch", "numpy", "jaxtyping", "pstn", *sys.stdlib_module_names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from pstn.data import Data
 from pstn.objectives import KLPer, elbo, log_likelihood, log_mean_exp, nll
+from pstn.posterior import LearnedHead
 from pstn.stn import Output
 from pstn.train.config import Train
 from pstn.train.seed import seeded
@@ -129,6 +131,13 @@ def check(
         )
     if not classifies:
         return
+    spreads = [m.growth for m in model.modules() if isinstance(m, LearnedHead)]
+    if config.kl_per != "dataset" and any(spread.requires_grad for spread in spreads):
+        warnings.warn(
+            f"a Learned spread is a property of the data set, and kl_per is {config.kl_per!r}: train it with "
+            "Train(kl_per='dataset', kl_weight=18, samples=4)",
+            stacklevel=3,
+        )
     train.check_trainable()
     was_training = model.training
     with torch.no_grad(), seeded(0, train.x.device):
