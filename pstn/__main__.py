@@ -1,4 +1,4 @@
-"""The command line: ``pstn bench``, ``pstn demo``, ``pstn info``, ``pstn reproduce``."""
+"""The command line: ``pstn fit`` and its kin for own data, ``demo``, ``reproduce``, ``bench``, ``info``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pstn._version import __version__
+from pstn.apply.settings import Doctor, Fit, Predict, Report, Serve
 from pstn.bench import Bench
 from pstn.demo.settings import Demo
 from pstn.experiment.settings import Reproduce
@@ -30,6 +31,11 @@ class Info:
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Info, tyro.conf.subcommand("info")]
+    | Annotated[Fit, tyro.conf.subcommand("fit")]
+    | Annotated[Predict, tyro.conf.subcommand("predict")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+    | Annotated[Serve, tyro.conf.subcommand("serve")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
 )
@@ -44,13 +50,17 @@ def main(args: Sequence[str] | None = None) -> int:
     if args in (["--version"], ["-V"]):
         print(f"pstn {__version__}")
         return 0
-    chosen: Demo | Info | Reproduce | Bench = tyro.cli(
+    chosen: Fit | Predict | Report | Doctor | Serve | Demo | Info | Reproduce | Bench = tyro.cli(
         Command,
         prog="pstn",
         description=DESCRIPTION,
         args=args or ["--help"],
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
     )
+    if isinstance(chosen, Fit | Predict | Report | Doctor | Serve):
+        from pstn.apply.command import run
+
+        return run(chosen, _console(), shlex.join(["pstn", *args]))
     if isinstance(chosen, Info):
         return info()
     if isinstance(chosen, Bench):

@@ -11,13 +11,17 @@ from typing import Any
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Distribution, Independent, Normal, kl_divergence
+from torch.utils.data import default_collate
 
 from pstn.distributions import Method, draw
 from pstn.families.base import Family
 from pstn.grid import Mode, Padding
+from pstn.labels import Labels
+from pstn.nets.small import Blind
 from pstn.objectives import log_mean_exp
-from pstn.stn import Output
+from pstn.posterior import Posterior
+from pstn.stn import Output, Stage, Transformer, count_features
 from pstn.warp import warp
 
 
@@ -107,11 +111,24 @@ def predict(
 
 
 class Augment(nn.Module):
-    r"""Random transformations in training, :math:`\theta \sim N(0, \sigma^2 I)`; the identity in evaluation.
+    r"""Random transformations in training, :math:`\theta \sim q(\theta|x)`; the identity in evaluation.
+
+    Three kinds. *Fixed*: ``Augment(family, spread)`` draws from :math:`N(0, \sigma^2 I)`. *Learned for the data set*:
+    ``Augment(family, posterior=Learned())`` learns the deviations with the network behind it. *Learned for each input*:
+    ``Augment(family, posterior=Gaussian(), localizer=net)``. The last two add :attr:`kl` to the loss.
+
+    A module in front of a network, or a transform of batches: ``jitter(x)`` in the loop, or
+    ``DataLoader(..., collate_fn=jitter.collate)``. What belongs to the images goes with them: :meth:`together`.
+
+    References:
+        Benton et al.: Learning Invariances in Neural Networks, 2020 (Augerino).
+        Schwöbel et al.: Probabilistic Spatial Transformer Networks, 2022.
 
     Arguments:
         family: The family of transformations.
-        spread: The deviation σ, one number or one a parameter.
+        spread: The deviation σ of fixed augmentation, one number or one a parameter.
+        posterior: What is learned instead, such as :class:`pstn.posterior.Learned`.
+        localizer: What the posterior reads; by default nothing, and it is the same for all inputs.
         fill: The value outside the input.
         padding: ``"fill"``, ``"border"`` or ``"reflect"``.
         mode: ``"linear"`` or ``"nearest"``.
@@ -129,8 +146,10 @@ class Augment(nn.Module):
     def __init__(
         self,
         family: Family,
-        spread: float | Sequence[float],
+        spread: float | Sequence[float] | None = None,
         *,
+        posterior: Posterior | None = None,
+        localizer: nn.Module | None = None,
         fill: float = 0.0,
         padding: Padding = "fill",
         mode: Mode = "linear",
@@ -138,6 +157,17 @@ class Augment(nn.Module):
         super().__init__()
         self.family = family
         self.options: dict[str, Any] = {"fill": fill, "padding": padding, "mode": mode}
+        self.stage: Stage | None = None
+        if (spread is None) == (posterior is None):
+            raise ValueError("give Augment a spread, or a posterior to learn; not both, not neither")
+        self.transformers = nn.ModuleList()
+        if posterior is not None:
+            reader = Blind() if localizer is None else localizer
+            head = posterior.head(count_features(reader), family.dim)
+            self.transformers.append(Transformer(None, reader, head))
+            return
+        if localizer is not None:
+            raise ValueError("a fixed spread reads nothing: a localizer needs a posterior, such as Gaussian()")
         deviations = torch.as_tensor(spread, dtype=torch.get_default_dtype())
         if deviations.shape not in ((), (family.dim,)):
             raise ValueError(
@@ -157,26 +187,80 @@ class Augment(nn.Module):
         self, x: Tensor, samples: int, method: Method = "random", generator: torch.Generator | None = None
     ) -> tuple[Float[Tensor, "s b d"], Float[Tensor, "s b c *space"]]:
         """Draws θ (S, B, d), and the inputs warped by them, (S, B, C, *space)."""
-        deviations = self.spread.expand(x.shape[0], -1)
-        q = Independent(Normal(torch.zeros_like(deviations), deviations, validate_args=False), 1, validate_args=False)
+        q: Distribution
+        if len(self.transformers):
+            transformer: Transformer = self.transformers[0]  # type: ignore[assignment]
+            q = transformer(x, (x.shape[0],))
+        else:
+            scale = self.spread.expand(x.shape[0], -1)
+            q = Independent(Normal(torch.zeros_like(scale), scale, validate_args=False), 1, validate_args=False)
         theta = draw(q, samples, method, generator)
+        self.stage = Stage(theta, q, transformer.head.prior(q)) if len(self.transformers) else None
         return theta, warp(x, self.family, theta, **self.options)
+
+    @property
+    def kl(self) -> Float[Tensor, " b"]:
+        """The divergence from the prior of the last batch's inputs, (B,): what a learned spread adds to the loss."""
+        if self.stage is None or self.stage.prior is None:
+            raise ValueError("there is no divergence: the spread is fixed, or nothing was warped yet")
+        return kl_divergence(self.stage.posterior, self.stage.prior)
+
+    def together(
+        self, x: Float[Tensor, "b c *space"], labels: Labels, generator: torch.Generator | None = None
+    ) -> tuple[Float[Tensor, "b c *space"], Labels, Float[Tensor, "b d"]]:
+        """Inputs and what belongs to them (landmarks, boxes, masks) under the same warps.
+
+        Returns:
+            The inputs, their labels, and θ (B, d): ``labels.unwarped(family, theta)`` brings predictions back.
+
+        Example:
+            >>> from pstn.families import Translation
+            >>> jitter = Augment(Translation(), 0.2)
+            >>> x, labels, theta = jitter.together(torch.rand(2, 1, 8, 8), Labels(masks=torch.ones(2, 1, 8, 8).bool()))
+            >>> labels.masks.dtype, theta.shape
+            (torch.bool, torch.Size([2, 2]))
+        """
+        if not self.training:
+            return x, labels, self.family.zeros(x.shape[0], dtype=x.dtype, device=x.device)
+        theta, warped = self.sample(x, 1, generator=generator)
+        return warped[0], labels.warped(self.family, theta[0].detach()), theta[0]
+
+    def collate(self, batch: Sequence[Any]) -> Any:
+        """Examples as a data loader has them, as one augmented batch: x, or (x, y, ...), without gradient.
+
+        Example:
+            >>> from pstn.families import Translation
+            >>> data = torch.utils.data.TensorDataset(torch.rand(6, 1, 8, 8), torch.arange(6))
+            >>> loader = torch.utils.data.DataLoader(data, 3, collate_fn=Augment(Translation(), 0.1).collate)
+            >>> [x.shape for x, y in loader]
+            [torch.Size([3, 1, 8, 8]), torch.Size([3, 1, 8, 8])]
+        """
+        whole = default_collate(list(batch))
+        with torch.no_grad():
+            if isinstance(whole, Tensor):
+                return self(whole)
+            return [self(whole[0]), *whole[1:]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "stage": None}  # the last batch has a graph behind it, which cannot be copied
 
     def extra_repr(self) -> str:
         """What ``repr`` shows inside the brackets."""
-        return f"spread={self.spread.tolist()}"
+        return "" if len(self.transformers) else f"spread={self.spread.tolist()}"
 
 
 class TTA(nn.Module):
-    r"""Test-time augmentation: a model that looks at S random transformations, :math:`\theta \sim N(0, \sigma^2 I)`.
+    r"""Test-time augmentation: a model that looks at S random transformations of each input.
 
-    It answers as an :class:`~pstn.stn.STN` does, so :func:`predict` averages its probabilities. What it lacks is a
-    posterior: every input is transformed alike.
+    It answers as an :class:`~pstn.stn.STN` does, so :func:`predict` averages its probabilities, and with a posterior
+    :func:`pstn.objectives.elbo` trains it. With a fixed spread it lacks a posterior: every input is transformed alike.
 
     Arguments:
         model: A module that maps inputs to logits.
         family: The family of transformations.
         spread: The deviation σ, one number or one a parameter.
+        posterior: What is learned instead of a fixed spread; see :class:`Augment`.
+        localizer: What the posterior reads.
         fill: The value outside the input.
         padding: ``"fill"``, ``"border"`` or ``"reflect"``.
         mode: ``"linear"`` or ``"nearest"``.
@@ -192,15 +276,19 @@ class TTA(nn.Module):
         self,
         model: nn.Module,
         family: Family,
-        spread: float | Sequence[float],
+        spread: float | Sequence[float] | None = None,
         *,
+        posterior: Posterior | None = None,
+        localizer: nn.Module | None = None,
         fill: float = 0.0,
         padding: Padding = "fill",
         mode: Mode = "linear",
     ) -> None:
         super().__init__()
         self.model = model
-        self.augment = Augment(family, spread, fill=fill, padding=padding, mode=mode)
+        self.augment = Augment(
+            family, spread, posterior=posterior, localizer=localizer, fill=fill, padding=padding, mode=mode
+        )
 
     def forward(
         self,
@@ -213,8 +301,9 @@ class TTA(nn.Module):
         """The model's logits for S warps of each input."""
         theta, warped = self.augment.sample(x, samples, method, generator)
         logits = _logits(self.model(warped.flatten(0, 1)))
+        stages = () if self.augment.stage is None else (self.augment.stage,)
         # A model with samples of its own multiplies ours: (S', S·B, K) becomes (S'·S, B, K).
-        return Output(logits.unflatten(1, theta.shape[:2]).flatten(0, 1), (), theta, warped)
+        return Output(logits.unflatten(1, theta.shape[:2]).flatten(0, 1), stages, theta, warped)
 
 
 def _logits(result: Any) -> Tensor:

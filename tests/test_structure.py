@@ -23,8 +23,7 @@ LAYERS = [
     ["train", "align", "vae"],
     ["recipe"],
     ["report", "testing", "estimators"],
-    ["demo", "experiment", "bench", "apply"],
-    ["serve"],
+    ["demo", "experiment", "bench", "apply", "serve"],
     ["__main__"],
 ]
 CORE = {"torch", "numpy", "jaxtyping", "pstn", *sys.stdlib_module_names}

@@ -1,0 +1,190 @@
+"""``pstn fit``: read data, say what was understood, train, and write a model's folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from pstn.apply import measure
+from pstn.apply.files import ABOUT, Trained, load
+from pstn.apply.read import Source, read
+from pstn.apply.settings import Fit, seconds
+from pstn.apply.wrong import BadInput, given
+from pstn.data import Data
+from pstn.recipe import Recipe, affordable, recipe
+from pstn.recipe import settings as full
+from pstn.train import Train
+from pstn.train import fit as train
+from pstn.train.loop import CHECKPOINT
+
+#: How often training looks at validation data.
+GLANCES = 20
+
+
+def fit(settings: Fit, console: Console) -> Trained:
+    """Do what the settings ask for.
+
+    Arguments:
+        settings: The settings.
+        console: Where to say what was understood, and how it went.
+
+    Returns:
+        The model, measured on the validation part, as it lies in its folder.
+    """
+    device = device_of(settings.device)
+    with given():
+        source = read(
+            settings.data,
+            size=settings.size,
+            label=settings.label,
+            classes=settings.classes,
+            layout=settings.layout,
+        )
+        part, held = split(source, settings.validation, settings.seed)
+        folder = settings.out or Path("models") / _slug(source.data.name)
+        unfinished = _look(folder, settings)
+    budget = None if settings.time is None or unfinished else seconds(settings.time)
+    found = recipe(part.to(device), seed=settings.seed, time_budget=budget)
+    config = Train(**unfinished.config) if unfinished else _settled(found.config, len(part), device)
+    words = [*found.understood[:1], *source.remarks, *found.understood[1:], *_short(config, part, settings)]
+    about = {
+        **source.how,
+        "name": source.data.name,
+        "examples": len(part),
+        "counts": list(part.counts),
+        "understood": words,
+    }
+    trained = Trained(
+        found.model,
+        part.classes,
+        tuple(part.x.shape[1:]),
+        found.normalise,
+        about,
+        config=asdict(config),
+        finished=False,
+    )
+    _say(console, words, part, held, _minutes(found, part.to(device), config), folder, bool(unfinished))
+    trained.save(folder, weights=False)
+    run = train(
+        found.model,
+        part.normalised(found.normalise),
+        held.normalised(found.normalise),
+        config,
+        directory=folder,
+        resume=not settings.again,
+    )
+    measured = measure.measure(trained, held)
+    seen = trained.predict(part.x[:: max(1, len(part) // 1000)])
+    measured["train_accuracy"] = float((seen.labels == part.y[:: max(1, len(part) // 1000)]).float().mean())
+    trained = replace(trained, measured=measured, finished=True, folder=folder, data={**about, "seconds": run.seconds})
+    found.model.cpu().eval()
+    trained.save(folder)
+    (folder / CHECKPOINT).unlink(missing_ok=True)  # it is finished: there is nothing to go on from
+    _tell(console, trained, folder)
+    return trained
+
+
+def split(source: Source, share: float, seed: int) -> tuple[Data, Data]:
+    """The part to train on and the part to measure on, the classes in both in the same proportions."""
+    data = source.data
+    if source.validation is not None:
+        return data, source.validation
+    few = [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]
+    if few:
+        raise BadInput(
+            f"{data.name} has one example of {', '.join(few[:5])}; expected two or more of each class, one to train on "
+            "and one to measure on (--classes leaves classes out)"
+        )
+    held = max(1, round(share * len(data)))
+    part, other = data.split((len(data) - held, held), seed=seed)
+    lost = [name for name, all, left in zip(data.classes, data.counts, part.counts, strict=True) if all and not left]
+    if lost:
+        raise BadInput(f"nothing is left to train on of {', '.join(lost[:5])}: ask for a smaller --validation")
+    return part.renamed(data.name), other.renamed(f"{data.name}, validation")
+
+
+def device_of(name: str) -> torch.device:
+    """The device that a setting means."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput("--device is cuda, and torch finds no GPU here; expected cpu or auto")
+    return torch.device(name)
+
+
+def _look(folder: Path, settings: Fit) -> Trained | None:
+    """The model in a folder whose training can go on; None for a new one."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file; expected a folder to write the model to (--out)")
+    if not (folder / ABOUT).exists() or settings.again:
+        return None
+    there = load(folder, weights=False)
+    if there.finished:
+        raise BadInput(f"{folder} holds a finished model; --again trains it anew, --out names another folder")
+    asked, before = settings.seed, there.config.get("seed")
+    if asked != before:
+        raise BadInput(
+            f"{folder} holds a run with seed {before}, not {asked}; --again starts over, --out goes elsewhere"
+        )
+    return there
+
+
+def _settled(config: Train, examples: int, device: torch.device) -> Train:
+    """The recipe's settings, with a look at the validation data now and then."""
+    per_epoch = max(1, examples // config.batch_size)
+    epochs = -(-(config.steps or config.epochs * per_epoch) // per_epoch)
+    kind: Any = device.type
+    return replace(config, validate_every=max(1, epochs // GLANCES), accelerator=kind, checkpoint_every=10.0)
+
+
+def _short(config: Train, part: Data, asked: Fit) -> list[str]:
+    """What must be said of a training that is cut short."""
+    usual = full(len(part), part.x.ndim - 2).steps or 1
+    share = (config.steps or usual) / usual
+    if asked.time is None or share > 0.5:
+        return []
+    return [f"That is {share:.0%} of the steps that so many examples ask for: more --time will give a better model."]
+
+
+def _minutes(found: Recipe, part: Data, config: Train) -> str:
+    """How long training takes, in words: a few steps are timed."""
+    rate = affordable(found.model, part.normalised(found.normalise), replace(config, steps=10**9), 100.0) / 100
+    took = (config.steps or 0) / rate
+    return (
+        f"{took:.0f} seconds"
+        if took < 90
+        else f"{took / 60:.0f} minutes"
+        if took < 5400
+        else f"{took / 3600:.1f} hours"
+    )
+
+
+def _say(console: Console, words: list[str], part: Data, held: Data, took: str, folder: Path, unfinished: bool) -> None:
+    counts = ", ".join(
+        f"{name} {a}+{b}" for name, a, b in zip(part.classes[:12], part.counts, held.counts, strict=False)
+    )
+    more = f" and {part.num_classes - 12} more classes" if part.num_classes > 12 else ""
+    lines = [
+        *words,
+        f"{len(part)} to train on, {len(held)} to measure on: {counts}{more}.",
+        f"{'Goes on' if unfinished else 'Takes'} about {took} on this machine; Ctrl-C stops, the same command goes on.",
+        f"Model: {folder}",
+    ]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _tell(console: Console, trained: Trained, folder: Path) -> None:
+    measured = trained.measured
+    lines = [f"{name}: {value}" for name, value in measure.facts(measured).items()]
+    lines += [f"learned {row['name']}: ± {row['value']:.2g} {row['unit']}" for row in measured.get("strength", ())]
+    lines += [f"next: pstn predict {folder} FILES...   pstn report {folder} DATA   pstn doctor {folder}"]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"

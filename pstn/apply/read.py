@@ -1,0 +1,300 @@
+"""Reading the data that somebody has: what kind it is, what it holds, and the same again for new files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pstn.apply import tables
+from pstn.data import Data, from_arrays, read_folder, read_image, read_npz, read_ts
+from pstn.data.npz import read_arrays
+from pstn.data.series import Cases, assemble
+from pstn.data.ts import parse_ts
+
+#: Images are brought to at most so many pixels a side, series to so many points, unless a size is asked for.
+PIXELS, POINTS = 64, 256
+SHEETS = (".csv", ".tsv", ".txt")
+#: A folder within the folder that holds the images to train on, and those that may hold others.
+TRAIN, VALIDATION = "train", ("validation", "valid", "val")
+#: Where several parts are, which to measure on: the first that there is.
+MEASURED = ("test", *VALIDATION, TRAIN)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data as it was read.
+
+    Arguments:
+        data: The examples, not normalised.
+        validation: Those that were set apart by whoever made the data; None where there are none.
+        how: What it takes to read more like them: kind, size, colour, label.
+        remarks: What was done to them, a sentence each.
+    """
+
+    data: Data
+    validation: Data | None = None
+    how: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def read(
+    path: Path,
+    *,
+    size: int | None = None,
+    label: str | None = None,
+    classes: Sequence[str] = (),
+    layout: str | None = None,
+) -> Source:
+    """Labelled data to train on: a folder of folders of images, npz, csv, tsv, txt or ts.
+
+    Arguments:
+        path: The folder or the file.
+        size: The height and width of images, or the points of series; found by itself by default.
+        label: The column of labels in a csv or tsv file.
+        classes: The classes to keep, in this order; all by default.
+        layout: The order of the axes in an npz file.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    ending = _ending(path)
+    if path.is_dir():
+        source = _read_images(path, size)
+    elif ending == ".npz":
+        source = _read_npz(path, size, layout)
+    elif ending == ".ts" or ending in SHEETS:
+        source = _read_series(path, size, label)
+    else:
+        raise ValueError(f"{path} is no folder of images and no npz, csv, tsv, txt or ts file")
+    if classes:
+        other = None if source.validation is None else only(source.validation, classes)
+        source = replace(source, data=only(source.data, classes), validation=other)
+    source.data.check_trainable()
+    return source
+
+
+def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes: Sequence[str]) -> Data:
+    """Labelled data like that a model was trained on, in the model's shape, its classes in the model's order."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.is_dir():
+        _check_kind(path, how, "images")
+        parts = [path / name for name in MEASURED if (path / name).is_dir()] if _is_nested(path) else [path]
+        name = path.name if parts[0] == path else f"{path.name} {parts[0].name}"
+        return only(read_folder(parts[0], size=(shape[1], shape[2]), colour=bool(how["colour"]), name=name), classes)
+    if _ending(path) == ".npz":
+        found = read_arrays(path)
+        split = next((name for name in MEASURED if "x" not in found and f"x_{name}" in found), None)
+        data = read_npz(path, split, layout=how.get("layout"))
+        return only(replace(data, x=_fitted(data.x, how, shape, path)), classes)
+    _check_kind(path, how, "series")
+    cases = parse_ts(path) if _ending(path) == ".ts" else tables.labelled(path, how.get("label"))[0]
+    data = assemble(cases, length=shape[1], missing="interpolate", name=path.name.partition(".")[0])
+    return only(replace(data, x=_fitted(data.x, how, shape, path)), classes)
+
+
+def read_inputs(
+    path: Path, how: Mapping[str, Any], shape: Sequence[int], classes: Sequence[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """Inputs with or without labels: a name and (C, *space) in the model's shape, for each."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.is_dir():
+        found = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in _endings() and file.is_file()]
+        if not found:
+            raise ValueError(f"{path} holds no images")
+        for file in found:
+            yield from read_inputs(file, how, shape, classes)
+    elif _ending(path) == ".npz":
+        arrays = read_arrays(path)
+        x = arrays.get("x", arrays.get("x_test"))
+        if x is None:
+            raise ValueError(f"{path} has {', '.join(sorted(arrays)) or 'nothing'}; expected an array x")
+        data = from_arrays(x, np.zeros(len(x), dtype=np.int64), layout=how.get("layout"), name=str(path))
+        yield from _numbered(path, _fitted(data.x, how, shape, path))
+    elif _ending(path) == ".ts" or _ending(path) in SHEETS:
+        _check_kind(path, how, "series")
+        if _ending(path) == ".ts":
+            series = parse_ts(path).series
+        else:
+            series = tables.unlabelled(path, str(how.get("label") or 0), classes, shape[1])
+        cases = Cases(series, ["0"] * len(series), str(path))
+        yield from _numbered(path, _fitted(assemble(cases, length=shape[1], missing="interpolate").x, how, shape, path))
+    else:
+        _check_kind(path, how, "images")
+        yield str(path), read_image(path, size=(shape[1], shape[2]), colour=shape[0] == 3)
+
+
+def only(data: Data, classes: Sequence[str]) -> Data:
+    """The examples of the given classes, numbered in that order."""
+    missing = [name for name in classes if name not in data.classes]
+    extra = [name for name in data.classes if name not in classes]
+    if len(set(classes)) < len(classes):
+        raise ValueError(f"classes are {', '.join(classes)}; expected each once")
+    if missing and len(missing) == len(classes):
+        raise ValueError(f"{data.name} has the classes {_list(data.classes)}; expected some of {_list(classes)}")
+    if tuple(classes) == data.classes:
+        return data
+    number = torch.tensor([classes.index(name) if name in classes else -1 for name in data.classes])
+    y = number[data.y]
+    if not (y >= 0).any():
+        raise ValueError(f"{data.name} has no example of {_list(classes)}, only of {_list(extra)}")
+    return Data(data.x[y >= 0], y[y >= 0], tuple(classes), data.name)
+
+
+def _read_images(path: Path, size: int | None) -> Source:
+    root, other = path, None
+    if _is_nested(path):
+        root = path / TRAIN
+        other = next((path / name for name in VALIDATION if (path / name).is_dir()), None)
+    folders = sorted(one for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
+    if not folders:
+        loose = any(file.suffix.lower() in _endings() for file in root.iterdir())
+        what = "images, but no folders" if loose else "no folders"
+        raise ValueError(f"{root} holds {what}; expected one folder of images a class, such as {root}/cat/1.png")
+    if len(folders) == 1:
+        raise ValueError(f"{root} holds one folder, {folders[0].name}; a classifier needs at least two classes")
+    sizes, grey = _look(root)
+    common, remarks = sizes.most_common(1)[0][0], []
+    wanted = (size, size) if size else common if len(sizes) == 1 and max(common) <= PIXELS else _smaller(sizes)
+    if len(sizes) > 1:
+        (low, high) = (min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1]))
+        remarks.append(f"Sizes differ, from {low[0]}×{low[1]} to {high[0]}×{high[1]} pixels: all become the same.")
+    if wanted != common or len(sizes) > 1:
+        remarks.append(f"Resized to {wanted[0]}×{wanted[1]} pixels; --size asks for another size.")
+    remarks.append("Grey, one channel." if grey else "Colour, three channels.")
+    how = {"kind": "images", "colour": not grey}
+    data = read_folder(root, size=wanted, colour=not grey, name=path.name)
+    if other is not None:
+        remarks.append(f"{other.name}/ is for validation.")
+        held = read_folder(other, size=wanted, colour=not grey, classes=data.classes, name=f"{path.name} {other.name}")
+        return Source(data, held, how, tuple(remarks))
+    return Source(data, None, how, tuple(remarks))
+
+
+def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
+    arrays = read_arrays(path)
+    split = None if "x" in arrays or "x_train" not in arrays else "train"
+    other = next((name for name in VALIDATION if f"x_{name}" in arrays), None)
+    data = read_npz(path, split, layout=layout, name=path.stem)
+    held = None if other is None else read_npz(path, other, layout=layout)
+    images = data.x.ndim == 4
+    if size is not None:
+        data = replace(data, x=_resized(data.x, [size] * (data.x.ndim - 2)))
+        held = None if held is None else replace(held, x=_resized(held.x, [size] * (data.x.ndim - 2)))
+    how: dict[str, Any] = {"kind": "images" if images else "series", "colour": data.x.shape[1] == 3}
+    if layout is not None:
+        how["layout"] = layout
+    remarks = (f"x_{other} is for validation.",) if other else ()
+    return Source(data, held, how, remarks)
+
+
+def _read_series(path: Path, size: int | None, label: str | None) -> Source:
+    name = path.name.partition(".")[0]
+    how: dict[str, Any] = {"kind": "series"}
+    if _ending(path) == ".ts":
+        cases = parse_ts(path)
+        remarks: list[str] = []
+    else:
+        cases, how["label"] = tables.labelled(path, label)
+        remarks = [f"Labels are in column {how['label']!r}."]
+    lengths = {len(channel) for case in cases.series for channel in case}
+    points = size or min(max(lengths), POINTS)
+    if len(lengths) > 1:
+        remarks.append(f"Lengths differ, from {min(lengths)} to {max(lengths)} points.")
+    if lengths != {points}:
+        remarks.append(f"Resampled to {points} points; --size asks for another number.")
+    gaps = sum(int(np.isnan(channel).sum()) for case in cases.series for channel in case)
+    if gaps:
+        remarks.append(f"{gaps} missing values are interpolated.")
+    if _ending(path) == ".ts":
+        data = read_ts(path, length=points, missing="interpolate", name=name)
+    else:
+        data = assemble(cases, length=points, missing="interpolate", name=name)
+    return Source(data, None, how, tuple(remarks))
+
+
+def _look(root: Path) -> tuple[Counter[tuple[int, int]], bool]:
+    """How often each size (height, width) occurs among the images below a folder, and whether all are grey."""
+    from PIL import Image
+
+    sizes: Counter[tuple[int, int]] = Counter()
+    grey = True
+    for file in sorted(root.rglob("*")):
+        if file.suffix.lower() not in _endings() or file.name.startswith("."):
+            continue
+        try:
+            with Image.open(file) as image:
+                sizes[image.size[::-1]] += 1
+                plain = image.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
+                if grey and not plain:
+                    red, green, blue = (np.asarray(c) for c in image.convert("RGB").split())
+                    grey = bool((red == green).all() and (green == blue).all())
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{file} cannot be read as an image: {error}; remove it or restore it") from error
+    if not sizes:
+        raise ValueError(f"{root} holds folders, but no images in them")
+    return sizes, grey
+
+
+def _smaller(sizes: Counter[tuple[int, int]]) -> tuple[int, int]:
+    """The median height and width, at most :data:`PIXELS`, of whole multiples of four."""
+    height, width = (float(np.median([s[i] for s in sizes.elements()])) for i in (0, 1))
+    factor = min(1.0, PIXELS / max(height, width))
+    high, wide = (max(8, 4 * round(side * factor / 4)) for side in (height, width))
+    return high, wide
+
+
+def _fitted(x: Tensor, how: Mapping[str, Any], shape: Sequence[int], path: Path) -> Tensor:
+    if x.ndim - 1 != len(shape) or x.shape[1] != shape[0]:
+        kind = "images (channels, height, width)" if how["kind"] == "images" else "series (channels, points)"
+        raise ValueError(f"{path} has examples of shape {tuple(x.shape[1:])}; the model takes {kind} {tuple(shape)}")
+    return x if x.shape[1:] == torch.Size(shape) else _resized(x, shape[1:])
+
+
+def _resized(x: Tensor, size: Sequence[int]) -> Tensor:
+    if x.ndim == 3:
+        return F.interpolate(x, list(size), mode="linear", align_corners=False)
+    if x.ndim == 4:
+        return F.interpolate(x, list(size), mode="bilinear", align_corners=False, antialias=True)
+    raise ValueError(f"examples have shape {tuple(x.shape[1:])}; expected series or images")
+
+
+def _numbered(path: Path, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    return ((f"{path}:{i}", one) for i, one in enumerate(x))
+
+
+def _check_kind(path: Path, how: Mapping[str, Any], kind: str) -> None:
+    if how["kind"] != kind:
+        wanted = "npz, csv, tsv or ts files" if how["kind"] == "series" else "images, or npz files of them"
+        raise ValueError(f"{path} holds no {how['kind']}, and the model was trained on {how['kind']}: give it {wanted}")
+
+
+def _is_nested(path: Path) -> bool:
+    """Whether a folder has its classes' folders within train/."""
+    inner = path / TRAIN
+    return inner.is_dir() and any(one.is_dir() for one in inner.iterdir())
+
+
+def _ending(path: Path) -> str:
+    """The ending, without that of a packed file."""
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+
+
+def _endings() -> set[str]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("images need Pillow: pip install 'pstn[images]'") from error
+    return set(Image.registered_extensions())
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join([*names[:8], *["..."] * (len(names) > 8)])

@@ -1,0 +1,143 @@
+"""Series as people keep them: lines of a csv or tsv file, with or without a header, the label in any column."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pstn.data.files import StrPath
+from pstn.data.labels import tidy
+from pstn.data.series import Cases
+from pstn.data.tsv import decoded
+
+#: What a column of labels is usually called.
+LABELS = ("label", "labels", "class", "target", "category", "y")
+_MISSING = ("", "nan", "na", "?", "null", "none")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The cells of a file.
+
+    Arguments:
+        rows: The cells of each line, the header left out.
+        header: The names of the columns, if the file has them.
+        source: The file.
+    """
+
+    rows: list[list[str]]
+    header: list[str] | None
+    source: str
+
+    def column(self, label: str | None) -> int:
+        """Which column holds the labels: the one named, or else the likely one."""
+        width = min(len(row) for row in self.rows)
+        if label is not None and self.header is not None and label in self.header:
+            return self.header.index(label)
+        if label is not None:
+            number = int(label) if label.lstrip("-").isdigit() else None
+            if number is None or not -width <= number < width:
+                names = f"columns {', '.join(self.header)}" if self.header else f"{width} columns and no header"
+                raise ValueError(f"{self.source} has {names}; there is no column {label!r} (--label NAME or NUMBER)")
+            return number % width if number >= 0 or len({len(row) for row in self.rows}) == 1 else number
+        known = [i for i, name in enumerate(self.header or ()) if name.strip().lower() in LABELS]
+        words = [i for i in range(width) if any(_is_word(row[i]) for row in self.rows)]
+        return known[0] if known else words[0] if len(words) == 1 else 0
+
+    def series(self, skip: int | None) -> list[list[np.ndarray]]:
+        """The numbers of each line but for one column; nothing at the end of a line is padding."""
+        found = []
+        for line, row in enumerate(self.rows, start=1 if self.header is None else 2):
+            cells = row if skip is None else [cell for i, cell in enumerate(row) if i != skip % len(row)]
+            wrong = next((i for i, cell in enumerate(cells) if _is_word(cell)), None)
+            if wrong is not None:
+                raise ValueError(
+                    f"{self.source}, line {line} has {cells[wrong]!r}; expected numbers beside one column of labels "
+                    "(--label NAME or NUMBER says which)"
+                )
+            values = np.array([np.nan if _is_missing(cell) else float(cell) for cell in cells])
+            there = np.flatnonzero(~np.isnan(values))
+            if not len(there):
+                raise ValueError(f"{self.source}, line {line} has no values")
+            found.append([values[: there[-1] + 1]])
+        return found
+
+    def name_of(self, column: int) -> str:
+        """How to find a column again in another file: by its name, or by its number."""
+        return self.header[column] if self.header is not None else str(column)
+
+
+def read_sheet(path: StrPath, label: str | None = None) -> Sheet:
+    """The cells of a csv, tsv or txt file; the first line is a header if it looks like one, or names the label."""
+    lines = [line for line in decoded(path).splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} is empty; expected lines with a label and a series")
+    separator = next((mark for mark in "\t;," if mark in lines[0]), None)
+    split = [line.split() for line in lines] if separator is None else list(csv.reader(lines, delimiter=separator))
+    rows = [[cell.strip() for cell in row] for row in split]
+    words = [cell for cell in rows[0] if _is_word(cell)]
+    named = any(cell.lower() in LABELS or cell == label for cell in words)
+    header = rows[0] if len(words) > 1 or named else None
+    rest = rows if header is None else rows[1:]
+    if not rest:
+        raise ValueError(f"{path} has a header and nothing below it")
+    return Sheet(rest, header, str(path))
+
+
+def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str]:
+    """The series of a file with their labels, and how its column of labels is to be found again.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "beats.csv"
+        >>> _ = file.write_text("t0,t1,class\\n0.5,1.5,slow\\n2.5,3.5,fast\\n")
+        >>> cases, column = labelled(file)
+        >>> cases.labels, cases.series[0][0].tolist(), column
+        (['slow', 'fast'], [0.5, 1.5], 'class')
+    """
+    sheet = read_sheet(path, label)
+    column = sheet.column(label)
+    labels = [tidy(row[column]) for row in sheet.rows]
+    empty = next((i for i, one in enumerate(labels) if one.lower() in _MISSING), None)
+    if empty is not None:
+        raise ValueError(f"{path} has no label in column {sheet.name_of(column)!r} of series {empty} (counted from 0)")
+    return Cases(sheet.series(column), labels, str(path)), sheet.name_of(column)
+
+
+def unlabelled(path: StrPath, label: str, classes: Sequence[str], points: int) -> list[list[np.ndarray]]:
+    """The series of a file, without labels where it has them.
+
+    Arguments:
+        path: The file.
+        label: The column of the labels in the file that a model was trained on, by name or number.
+        classes: The classes that it knows.
+        points: How many points its series have.
+    """
+    sheet = read_sheet(path, label)
+    if sheet.header is not None:
+        return sheet.series(sheet.header.index(label) if label in sheet.header else None)
+    number = int(label) if label.lstrip("-").isdigit() else None
+    if number is None or any(not -len(row) <= number < len(row) for row in sheet.rows):
+        return sheet.series(None)
+    widths = {len(row) for row in sheet.rows}
+    cells = [tidy(row[number]) for row in sheet.rows]
+    alien = any(_is_word(cell) for cell in cells)
+    has = alien or (widths != {points} and (widths == {points + 1} or set(cells) <= set(classes)))
+    return sheet.series(number if has else None)
+
+
+def _is_missing(cell: str) -> bool:
+    return cell.lower() in _MISSING
+
+
+def _is_word(cell: str) -> bool:
+    if _is_missing(cell):
+        return False
+    try:
+        float(cell)
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,309 @@
+"""From data to a network and its training with nothing to tune: what the estimators and the command line use.
+
+A network is a plain classifier sized to the data behind warps whose spread is learned for the data set
+(:class:`pstn.posterior.Learned`): affine maps of images; shifts, stretches and smooth distortions of time of series.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pstn import nets
+from pstn.data import Data, Normalise
+from pstn.families import CPAB, Affine, Compose, Family
+from pstn.grid import Padding, identity_grid, sample
+from pstn.objectives import elbo
+from pstn.posterior import Learned
+from pstn.stn import STN, param_groups
+from pstn.train import Train
+from pstn.train.seed import seeded
+
+#: Series are averaged down to at most so many points, images to so many pixels a side, before a network sees them.
+POINTS, PIXELS = 256, 128
+#: How far the logarithm of a spread can go in one training, in nats over :class:`LearnedHead`'s gain.
+REACH = 0.3
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to train, how, and why."""
+
+    model: STN
+    """The network, untrained."""
+    config: Train
+    """The settings of its training."""
+    size: tuple[int, ...]
+    """The length, or height and width, that inputs are brought to."""
+    normalise: Normalise
+    """What they go through then."""
+    understood: tuple[str, ...]
+    """What was understood of the data, and what follows from it, a sentence each."""
+
+    def prepare(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *size"]:
+        """Inputs of any size, ready for the network."""
+        return self.normalise(resized(x, self.size))
+
+    def __str__(self) -> str:
+        return "\n".join(self.understood)
+
+
+def recipe(
+    data: Data, *, warp: bool = True, steps: int | None = None, time_budget: float | None = None, seed: int = 0
+) -> Recipe:
+    """A network for a data set and the settings to train it with.
+
+    Arguments:
+        data: Series (N, C, L) or images (N, C, H, W), not normalised.
+        warp: Whether there are warps; without, it is the same classifier as a plain network.
+        steps: How many steps of training; by the number of examples otherwise.
+        time_budget: How many seconds training may take, about; a few steps are timed to find out what fits in.
+        seed: Fixes the initial weights and everything drawn in training.
+
+    Returns:
+        The :class:`Recipe`. To follow it: ``fit(r.model, replace(data, x=r.prepare(data.x)), config=r.config)``.
+
+    Example:
+        >>> data = Data(torch.rand(40, 1, 28, 28), torch.arange(40) % 2, ("cat", "dog"), "pets")
+        >>> print(recipe(data))
+        pets: 40 images of 28×28 pixels and 1 channel, 20 to 20 of each of 2 classes.
+        The background differs, so what a warp needs from outside continues the border.
+        Affine maps, their spread learned from the data; a classifier of 27,662 parameters.
+        632 steps of 16 examples, 4 warps of each.
+    """
+    data.check_trainable()
+    shape = tuple(data.x.shape[1:])
+    if len(shape) not in (2, 3):
+        raise ValueError(f"examples have shape {shape}; expected series (channels, time) or (channels, height, width)")
+    size = seen_size(shape[1:])
+    x = resized(data.x, size)
+    background = None if len(size) == 1 else find_background(x)
+    normalise = _normalise(x, background)
+    fill = None if background is None else float(normalise.fill)
+    with seeded(seed):
+        model = network((shape[0], *size), data.num_classes, fill=fill, warp=warp)
+    config = settings(len(data), len(size), warp=warp, steps=steps, seed=seed)
+    if time_budget is not None:
+        fitting = affordable(model, replace(data, x=normalise(x)), config, time_budget)
+        config = paced(replace(config, steps=fitting))
+    return Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)))
+
+
+def network(shape: Sequence[int], classes: int, *, fill: float | None = None, warp: bool = True) -> STN:
+    """The network for inputs of a shape: the same architecture for the same arguments, always.
+
+    Arguments:
+        shape: One input's shape, (C, L) or (C, H, W).
+        classes: How many classes.
+        fill: The value outside an input; None to continue its border.
+        warp: Whether there are warps.
+
+    Example:
+        >>> network((1, 128), 4)(torch.rand(5, 1, 128), samples=3).theta.shape
+        torch.Size([3, 5, 9])
+    """
+    classifier = body(shape, classes)
+    if not warp:
+        return STN(classifier)
+    padding: Padding = "border" if fill is None else "fill"
+    return STN(classifier, nets.blind(), warps(shape[1:]), Learned(), fill=fill or 0.0, padding=padding)
+
+
+def seen_size(size: Sequence[int]) -> tuple[int, ...]:
+    """The size that inputs of a size are brought to: itself, unless it is too large to be worth its time.
+
+    Example:
+        >>> seen_size((500,)), seen_size((200, 300)), seen_size((28, 28))
+        ((250,), (67, 100), (28, 28))
+    """
+    shrink = math.ceil(max(size) / (POINTS if len(size) == 1 else PIXELS))
+    return tuple(math.ceil(n / shrink) for n in size)
+
+
+def resized(x: Float[Tensor, "n c *space"], size: Sequence[int]) -> Float[Tensor, "n c *size"]:
+    """Inputs at another size: means over what each new point covers where they shrink, else linear interpolation.
+
+    Example:
+        >>> resized(torch.tensor([[[0.0, 2.0, 4.0, 6.0]]]), (2,))
+        tensor([[[1., 5.]]])
+    """
+    if tuple(x.shape[2:]) == tuple(size):
+        return x
+    if all(after <= before for before, after in zip(x.shape[2:], size, strict=True)):
+        return F.interpolate(x, tuple(size), mode="area")
+    grid = identity_grid(size, dtype=x.dtype, device=x.device)
+    return sample(x, grid.expand(len(x), *grid.shape), padding="border")
+
+
+def warps(size: Sequence[int]) -> Family:
+    """The family that inputs of a size are warped by: affine maps, and smooth distortions of time before them.
+
+    Example:
+        >>> warps((28, 28)).dim, warps((128,)).dim, warps((8,)).dim
+        (6, 9, 2)
+    """
+    return Compose(Affine(1), CPAB(8)) if len(size) == 1 and size[0] >= 16 else Affine(len(size))
+
+
+def body(shape: Sequence[int], classes: int) -> nn.Module:
+    """A classifier sized to its inputs: at most 100,000 parameters for series and small images.
+
+    Series and flat images of any length: three convolutions with batch normalisation, then mean and maximum over time.
+    Images up to 64 pixels: convolutions and a hidden layer, as in :func:`pstn.nets.classifier`. Larger ones: a narrow
+    ResNet-18.
+
+    Arguments:
+        shape: One input's shape, (C, L) or (C, H, W).
+        classes: How many classes.
+
+    Example:
+        >>> [sum(p.numel() for p in body(shape, 10).parameters()) for shape in ((1, 128), (1, 28, 28), (3, 64, 64))]
+        [32554, 28086, 77502]
+    """
+    if len(shape) == 2:
+        return _series_body(shape, classes)
+    channels, *size = shape
+    side = min(size)
+    if side < 4:
+        inputs = math.prod(shape)
+        return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Dropout(0.25), nn.Linear(64, classes))
+    if side < 16:
+        return nets.classifier(shape, classes, channels=(24,) if side < 10 else (16, 32), kernel=3, hidden=52)
+    if max(size) <= 64:
+        return nets.classifier(shape, classes, channels=(12, 24) if side < 44 else (12, 24, 48), hidden=52)
+    return nets.resnet18(classes, channels=channels, width=16)
+
+
+def _series_body(shape: Sequence[int], classes: int) -> nn.Sequential:
+    before, length = shape
+    layers: list[nn.Module] = []
+    for width, kernel, shrinks in ((32, 7, True), (64, 5, True), (64, 5, False)):
+        convolution = nn.Conv1d(before, width, kernel, padding=kernel // 2, bias=False)
+        shrink = [nn.MaxPool1d(2)] if shrinks and length >= 16 else []
+        layers.append(nn.Sequential(convolution, nn.BatchNorm1d(width), nn.ReLU(), *shrink))
+        before, length = width, length // 2 if shrink else length
+    return nn.Sequential(*layers, Summary(), nn.Dropout(0.25), nn.Linear(2 * before, classes))
+
+
+class Summary(nn.Module):
+    """The mean and the maximum of each channel over space, (B, C, *space) to (B, 2 C)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Means, then maxima."""
+        flat = x.flatten(2)
+        return torch.cat([flat.mean(-1), flat.amax(-1)], dim=1)
+
+
+def settings(examples: int, ndim: int, *, warp: bool = True, steps: int | None = None, seed: int = 0) -> Train:
+    """The settings of training for a number of examples: more steps for more examples, by the root.
+
+    Arguments:
+        examples: How many there are.
+        ndim: 1 for series, 2 for images.
+        warp: Whether there are warps.
+        steps: How many steps instead.
+        seed: Fixes everything drawn in training.
+
+    Example:
+        >>> settings(100, 2).steps, settings(10_000, 2).batch_size
+        (1000, 64)
+    """
+    batch = 16 if examples <= 1000 else 32 if examples <= 5000 else 64
+    if steps is None:
+        steps = round(min(max(100 * math.sqrt(examples), 500), 10_000))
+    config = Train(
+        steps=steps,
+        batch_size=min(batch, examples),
+        drop_last=True,
+        lr=3e-3 if ndim == 1 else 2e-3,
+        weight_decay=1e-3 if ndim == 1 else 0.01,
+        schedule="cosine",
+        samples=4 if warp else 1,
+        kl_weight=2.0 if ndim == 1 else 18.0,
+        kl_per="dataset",
+        seed=seed,
+    )
+    return paced(config)
+
+
+def paced(config: Train) -> Train:
+    """The settings with a spread that can go as far in as many steps as they have.
+
+    A spread's logarithm moves by at most its learning rate in a step: what is enough in ten thousand is not in one.
+    """
+    assert config.steps is not None
+    return replace(config, localizer_lr=REACH / (config.lr * config.steps))
+
+
+def affordable(model: nn.Module, data: Data, config: Train, seconds: float) -> int:
+    """How many of the steps fit into so many seconds, at least one: three steps of a copy are timed."""
+    if not seconds > 0:
+        raise ValueError(f"time_budget is {seconds}; expected seconds, more than 0")
+    assert config.steps is not None
+    model = copy.deepcopy(model).to(data.x.device).train()
+    optimizer = torch.optim.Adam(param_groups(model, config.lr, config.localizer_lr), fused=True)
+    x, y = data.x[: config.batch_size], data.y[: config.batch_size]
+    spent = []
+    with seeded(0, data.x.device):
+        for _ in range(3):
+            start = time.perf_counter()
+            elbo(model(x, samples=config.samples), y, kl_weight=0.0).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if data.x.is_cuda:
+                torch.cuda.synchronize()
+            spent.append(time.perf_counter() - start)
+    left = seconds - sum(spent)
+    return int(min(config.steps, max(1, 0.9 * left / min(spent))))
+
+
+def find_background(x: Float[Tensor, "n c h w"]) -> float | None:
+    """The value that most of the images' border pixels have, or None where they differ.
+
+    Example:
+        >>> find_background(torch.zeros(2, 1, 5, 5)), find_background(torch.rand(2, 1, 5, 5))
+        (0.0, None)
+    """
+    edges = torch.cat([x[..., 0, :], x[..., -1, :], x[..., 0], x[..., -1]], dim=-1).flatten()
+    common = float(edges.median())
+    tolerance = 0.01 * float(x.max() - x.min())
+    return common if float(((edges - common).abs() <= tolerance).float().mean()) > 0.6 else None
+
+
+def _normalise(x: Tensor, background: float | None) -> Normalise:
+    if x.ndim == 3:
+        return Normalise.of(x)
+    # one mean and one deviation for all channels, so that the background stays one number
+    deviation, mean = torch.std_mean(x, correction=0)
+    return Normalise(float(mean), float(deviation) or 1.0, background or 0.0)
+
+
+def _words(data: Data, background: float | None, model: STN, config: Train) -> list[str]:
+    channels, *size = data.x.shape[1:]
+    series = len(size) == 1
+    kind = f"series of {size[0]} points" if series else f"images of {size[0]}×{size[1]} pixels"
+    counts = [count for count in data.counts if count]
+    lines = [
+        f"{data.name}: {len(data)} {kind} and {channels} channel{'s' * (channels > 1)}, {min(counts)} to {max(counts)} "
+        f"of each of {data.num_classes} classes."
+    ]
+    outside = "what a warp needs from outside"
+    if not series and background is None:
+        lines.append(f"The background differs, so {outside} continues the border.")
+    elif not series:
+        lines.append(f"The background is {background:.3g}, so that is {outside}.")
+    size_of_body = sum(p.numel() for p in model.body.parameters())
+    which = "Shifts, stretches and smooth distortions of time" if series else "Affine maps"
+    which = f"{which}, their spread learned from the data" if model.transformers else "No warps"
+    lines.append(f"{which}; a classifier of {size_of_body:,} parameters.")
+    copies = f", {config.samples} warps of each" if model.transformers else ""
+    lines.append(f"{config.steps} steps of {config.batch_size} examples{copies}.")
+    return lines

@@ -1,0 +1,209 @@
+"""fit, predict, report and doctor from the command line: what they write, and what they say when they cannot."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from homemade import bars, series_csv
+from PIL import Image
+
+from pstn.__main__ import main
+from pstn.apply import load
+from pstn.apply.files import ABOUT
+
+
+def call(capsys, *args):
+    try:
+        code = main([str(arg) for arg in args])
+    except SystemExit as left:
+        code = left.code
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def width(file):
+    with Image.open(file) as image:
+        return image.size[0]
+
+
+def test_fit_says_what_it_understood_and_writes_a_folder(capsys, pictures, model):
+    assert {file.name for file in model.iterdir()} >= {"model.safetensors", "model.json", "card.md", "log.jsonl"}
+    assert not (model / "checkpoint.safetensors").exists()
+    about = json.loads((model / ABOUT).read_text())
+    assert about["finished"]
+    assert about["classes"] == ["lying", "standing"]
+    assert about["measured"]["examples"] == 8
+    assert about["measured"]["accuracy"] > 0.9
+    assert {row["unit"] for row in about["measured"]["strength"]} == {"degrees", "pixels", "%"}
+    card = (model / "card.md").read_text()
+    assert "| ECE |" in card
+    assert "rotation | ±" in card
+
+
+def test_series_from_a_csv(capsys, tmp_path):
+    data = series_csv(tmp_path / "beats.csv")
+    code, out, err = call(capsys, "fit", data, "--out", tmp_path / "m", "--time", "2s")
+    assert code == 0, err
+    for words in (
+        "beats: 19 series of 40 points",
+        "column 'class'",
+        "to measure on: bell",
+        "Takes about",
+        "more --time",
+        "stretch: ±",
+    ):
+        assert words in out
+    code, out, _ = call(capsys, "predict", tmp_path / "m", data, "--jsonl")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert len(rows) == 24
+    assert set(rows[0]) == {"file", "class", "probability", "entropy", "mutual_information", "probabilities"}
+    assert call(capsys, "predict", tmp_path / "m", data, "--picture", tmp_path / "p.png")[0] == 0
+    assert width(tmp_path / "p.png") > 500
+
+
+def test_predict_is_the_same_in_all_its_forms(capsys, pictures, model, tmp_path):
+    files = sorted((pictures / "lying").iterdir())[:3]
+    _, lines, _ = call(capsys, "predict", model, *files, "--jsonl")
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert [row["file"] for row in rows] == [str(file) for file in files]
+    assert all(abs(sum(row["probabilities"].values()) - 1) < 1e-4 for row in rows)
+    assert all(row["probability"] == row["probabilities"][row["class"]] for row in rows)
+    _, sheet, _ = call(capsys, "predict", model, *files, "--csv")
+    header, first, *_ = (line.split(",") for line in sheet.splitlines())
+    assert header[:2] == ["file", "class"]
+    assert header[-2:] == ["p(lying)", "p(standing)"]
+    assert float(first[2]) == rows[0]["probability"]
+    _, alone, _ = call(capsys, "predict", model, files[2], "--jsonl")
+    assert json.loads(alone)["entropy"] == pytest.approx(rows[2]["entropy"], abs=2e-6), "whatever its neighbours"
+    _, table, _ = call(capsys, "predict", model, *files)
+    assert "mutual information" in table
+    assert "lying" in table
+    code, _, err = call(capsys, "predict", model, pictures, "--picture", tmp_path / "new" / "p.png")
+    assert code == 0
+    assert "wrote" in err
+    assert width(tmp_path / "new" / "p.png") > 500
+
+
+def test_predict_into_a_pipe_that_closes(pictures, model):
+    command = f"{sys.executable} -m pstn predict {model} {pictures} --jsonl --samples 1"
+    done = subprocess.run(f"{command} | true", shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_report_is_one_page(capsys, pictures, model, tmp_path):
+    code, _, err = call(capsys, "report", model, pictures, "--out", tmp_path / "r.html")
+    assert code == 0, err
+    html = (tmp_path / "r.html").read_text()
+    for words in ("right eight times in ten", "taken for what", "Least sure", "expects to vary", "rotation", "degrees"):
+        assert words in html
+    assert "http" not in html.partition("<body>")[2].replace("http://www.w3.org", "")
+
+
+def test_doctor_is_content_with_a_good_model_and_not_with_a_bad_one(capsys, pictures, model, tmp_path):
+    code, out, err = call(capsys, "doctor", model, "--data", pictures)
+    assert code == 0, out + err
+    ill = shutil.copytree(model, tmp_path / "ill")
+    about = json.loads((ill / ABOUT).read_text())
+    about["measured"] |= {"spread": 5.0, "lost": 0.9, "ece": 0.4, "confidence": 0.99, "accuracy": 0.6, "examples": 400}
+    (ill / ABOUT).write_text(json.dumps(about))
+    code, out, _ = call(capsys, "doctor", ill)
+    assert code == 1
+    for words in ("exploding spread", "leave the frame", "over-strong classifier", "miscalibration", "Lower kl_weight"):
+        assert words in out
+    (ill / ABOUT).unlink()
+    code, out, _ = call(capsys, "doctor", ill)
+    assert code == 0
+    assert "only the log was looked at" in out
+
+
+BAD = {
+    "no model": (("predict", "{tmp}", "{file}"), "is not a model folder: it has no model.json"),
+    "nothing there": (("report", "{tmp}/none", "{data}"), "does not exist"),
+    "no run": (("doctor", "{tmp}"), "expected a folder that pstn fit"),
+    "no file": (("predict", "{model}", "{tmp}/none.png"), "none.png does not exist"),
+    "not an image": (("predict", "{model}", "{tmp}/words.png"), "cannot be read as an image"),
+    "series for pictures": (("predict", "{model}", "{tmp}/a.csv"), "trained on images"),
+    "empty data": (("fit", "{tmp}/empty"), "holds no folders"),
+    "finished": (("fit", "{data}", "--out", "{model}"), "holds a finished model; --again"),
+    "out is a file": (("fit", "{data}", "--out", "{tmp}/a.csv"), "is a file; expected a folder"),
+    "no such column": (("fit", "{tmp}/a.csv", "--label", "colour"), "there is no column 'colour'"),
+    "other classes": (("report", "{model}", "{tmp}/others"), "expected some of lying, standing"),
+    "bad time": (("fit", "{data}", "--time", "soon"), "expected such as 90s"),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_status_2(capsys, pictures, model, tmp_path, monkeypatch, case):
+    args, words = case
+    monkeypatch.chdir(tmp_path)
+    series_csv(tmp_path / "a.csv")
+    (tmp_path / "words.png").write_text("words")
+    (tmp_path / "empty").mkdir()
+    for name in ("cat", "dog"):
+        shutil.copytree(pictures / "lying", tmp_path / "others" / name)
+    before = {file: file.read_bytes() for file in model.iterdir()}
+    places = {"tmp": tmp_path, "model": model, "data": pictures, "file": pictures / "lying" / "0.png"}
+    code, _, err = call(capsys, *(arg.format(**places) for arg in args))
+    assert code == 2
+    assert words in " ".join(err.replace("│", " ").split())
+    assert "Traceback" not in err
+    assert {file: file.read_bytes() for file in model.iterdir()} == before, "nothing is lost"
+
+
+@pytest.mark.parametrize("hurt", ["weights", "json", "unfinished", "foreign", "newer"])
+def test_a_damaged_model_is_said_to_be(capsys, pictures, model, tmp_path, hurt):
+    ill = shutil.copytree(model, tmp_path / "ill")
+    about = json.loads((ill / ABOUT).read_text())
+    if hurt == "weights":
+        (ill / "model.safetensors").write_bytes((ill / "model.safetensors").read_bytes()[:-7])
+    elif hurt == "json":
+        (ill / ABOUT).write_text("{")
+    elif hurt == "foreign":
+        (ill / ABOUT).write_text('{"model_type": "bert"}')
+    else:
+        change = {"finished": False} if hurt == "unfinished" else {"format": 99}
+        (ill / ABOUT).write_text(json.dumps(about | change))
+    code, _, err = call(capsys, "predict", ill, pictures / "lying" / "0.png")
+    assert code == 2
+    words = {"weights": "damaged", "json": "damaged", "unfinished": "not finished", "foreign": "not pstn's"}
+    assert words.get(hurt, "has format 99") in " ".join(err.split())
+
+
+def test_a_split_of_few_examples(capsys, tmp_path):
+    bars(tmp_path / "b", per_class=3)
+    for i in (1, 2):
+        (tmp_path / "b" / "lying" / f"{i}.png").unlink()
+    code, _, err = call(capsys, "fit", tmp_path / "b", "--out", tmp_path / "m")
+    assert code == 2
+    assert "one example of lying" in err
+    assert not (tmp_path / "m").exists()
+
+
+def test_after_ctrl_c_the_same_command_goes_on(tmp_path):
+    data, out = bars(tmp_path / "bars"), tmp_path / "m"
+    command = [sys.executable, "-m", "pstn", "fit", str(data), "--out", str(out), "--time", "4s"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    log, deadline = out / "log.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and (not log.exists() or log.read_text().count("\n") < 5):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "run the same command again" in err
+    assert (out / "checkpoint.safetensors").exists()
+    assert not load(out, weights=False).finished
+    seen = log.read_text().count("\n")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Goes on" in done.stdout
+    assert load(out).finished
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(lines) > seen
+    assert [line["epoch"] for line in lines[1:]] == list(range(1, len(lines))), "every epoch once"

@@ -1,0 +1,142 @@
+"""Data as people have it: what is understood of it, and what is said of it when it cannot be used."""
+
+import numpy as np
+import pytest
+import torch
+from homemade import bars, series_csv
+from PIL import Image
+
+from pstn.apply import tables
+from pstn.apply.read import only, read, read_again, read_inputs
+from pstn.data import Data
+
+
+def test_folders(tmp_path):
+    source = read(bars(tmp_path / "bars"))
+    assert source.data.classes == ("lying", "standing")
+    assert source.data.x.shape == (16, 1, 16, 16)
+    assert source.how == {"kind": "images", "colour": False}
+    assert read(bars(tmp_path / "coloured", colour=True)).data.x.shape[1] == 3
+
+
+def test_large_and_differing_pictures_become_small_and_alike(tmp_path):
+    bars(tmp_path)
+    Image.new("L", (400, 200)).save(tmp_path / "lying" / "wide.png")
+    source = read(tmp_path)
+    assert source.data.x.shape[2:] == (16, 16), "the median size"
+    assert any("Sizes differ, from 16×16 to 200×400" in words for words in source.remarks)
+    assert read(tmp_path, size=12).data.x.shape[2:] == (12, 12)
+
+
+def test_parts_that_somebody_made(tmp_path):
+    bars(tmp_path / "train")
+    bars(tmp_path / "val", per_class=3)
+    source = read(tmp_path)
+    assert (len(source.data), len(source.validation)) == (16, 6)
+    how, shape = source.how, source.data.x.shape[1:]
+    assert len(read_again(tmp_path, how, shape, source.data.classes)) == 6
+    bars(tmp_path / "test", per_class=2)
+    assert len(read_again(tmp_path, how, shape, source.data.classes)) == 4, "test before validation"
+
+
+def test_some_classes_in_an_order(tmp_path):
+    data = Data(torch.arange(6.0).view(6, 1, 1, 1), torch.tensor([0, 1, 2, 0, 1, 2]), ("a", "b", "c"))
+    kept = only(data, ("c", "a"))
+    assert kept.classes == ("c", "a")
+    assert [kept.classes[i] for i in kept.y] == ["a", "c", "a", "c"]
+    assert kept.x.flatten().tolist() == [0, 2, 3, 5]
+    with pytest.raises(ValueError, match="expected some of"):
+        only(data, ("x", "y"))
+
+
+def test_npz(tmp_path):
+    x = np.random.default_rng(0).random((10, 12, 12, 3))
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=np.arange(10) % 2, x_val=x[:4], y_val=np.arange(4) % 2)
+    source = read(tmp_path / "a.npz", size=8)
+    assert source.data.x.shape == (10, 3, 8, 8)
+    assert len(source.validation) == 4
+    again = read_again(tmp_path / "a.npz", source.how, (3, 8, 8), source.data.classes)
+    assert torch.equal(again.x, source.validation.x), "measured on what was not trained on"
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_csv_with_the_label_last(tmp_path, header):
+    file = series_csv(tmp_path / "a.csv", header=header)
+    source = read(file)
+    assert source.data.classes == ("bell", "cylinder", "funnel")
+    assert source.data.x.shape == (24, 1, 40)
+    assert source.how["label"] == ("class" if header else "40")
+    bare = tmp_path / "bare.csv"
+    bare.write_text("\n".join(line.rpartition(",")[0] for line in file.read_text().splitlines()))
+    for one in (file, bare):
+        inputs = list(read_inputs(one, source.how, (1, 40), source.data.classes))
+        assert len(inputs) == 24
+        assert torch.equal(torch.stack([x for _, x in inputs]), source.data.x), one
+
+
+def test_csv_of_numbers_has_its_label_first(tmp_path):
+    (tmp_path / "a.tsv").write_text("1\t0.5\t0.25\t4\n2\t1\t2\t3\n1\t0\t1\t\n2\t5\t6\t7\n")
+    source = read(tmp_path / "a.tsv", size=6)
+    assert source.data.classes == ("1", "2")
+    assert source.data.x.shape == (4, 1, 6)
+    assert any("Lengths differ, from 2 to 3" in words for words in source.remarks)
+    assert tables.read_sheet(tmp_path / "a.tsv").column("2") == 2
+
+
+def test_ts(tmp_path):
+    (tmp_path / "a.ts").write_text("@classLabel true no yes\n@data\n1,2,3:4,5,6:yes\n1,2:4,?,6:no\n")
+    source = read(tmp_path / "a.ts")
+    assert source.data.x.shape == (2, 2, 3)
+    assert any("1 missing values" in words for words in source.remarks)
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def empty(folder):
+    folder.mkdir()
+    return folder
+
+
+BAD = {
+    "nothing there": (lambda t: t / "none", "does not exist"),
+    "empty folder": (lambda t: empty(t / "e"), "holds no folders; expected one folder of images a class"),
+    "loose images": (lambda t: bars(t) / "lying", "holds images, but no folders"),
+    "one class": (lambda t: (bars(t / "b"), __import__("shutil").rmtree(t / "b" / "lying"), t / "b")[2], "two classes"),
+    "empty class": (lambda t: (bars(t / "b"), (t / "b" / "c").mkdir(), t / "b")[2], "holds no images"),
+    "not an image": (lambda t: write(bars(t / "b") / "lying" / "x.png", "words").parent.parent, "x.png cannot be read"),
+    "unknown kind": (lambda t: write(t / "a.pdf", ""), "no folder of images and no npz"),
+    "broken npz": (lambda t: write(t / "a.npz", "no"), "not an npz file"),
+    "empty csv": (lambda t: write(t / "a.csv", "\n"), "is empty"),
+    "words in a csv": (lambda t: write(t / "a.csv", "a,1,2\nb,x,2\n"), "expected numbers beside one column of labels"),
+    "header only": (lambda t: write(t / "a.csv", "label,t0,t1\n"), "nothing below"),
+    "one label": (lambda t: write(t / "a.csv", "a,1,2\na,1,2\n"), "one class only"),
+    "no label": (lambda t: write(t / "a.csv", "class,p,q\na,1,2\n,1,2\n"), "no label in column 'class'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD)
+def test_what_is_wrong_is_said(case, tmp_path):
+    make, words = case
+    with pytest.raises((ValueError, OSError), match=words):
+        read(make(tmp_path))
+
+
+def test_a_truncated_image_is_named(tmp_path):
+    bars(tmp_path)
+    file = tmp_path / "standing" / "3.png"
+    noise = np.random.default_rng(0).integers(0, 255, (16, 16), dtype=np.uint8)
+    Image.fromarray(noise).save(file)
+    file.write_bytes(file.read_bytes()[:120])
+    with pytest.raises(ValueError, match=r"3\.png cannot be read as an image"):
+        read(tmp_path)
+
+
+def test_another_shape_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2, 9)), y=np.arange(3))
+    with pytest.raises(ValueError, match=r"shape \(2, 9\); the model takes series .* \(1, 40\)"):
+        list(read_inputs(tmp_path / "a.npz", {"kind": "series", "layout": "NCL"}, (1, 40), ("a", "b")))
+    with pytest.raises(ValueError, match="trained on images"):
+        list(read_inputs(series_csv(tmp_path / "a.csv"), {"kind": "images"}, (1, 16, 16), ("a", "b")))
