@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test docs lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -20,6 +20,9 @@ demo: .venv/ready  ## train on 100 digits, print the table, write report/index.h
 
 test: lint  ## lint, types, doctests and tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+docs: .venv/ready  ## the documentation, build/docs
+	$(BIN)/sphinx-build -q -W docs build/docs
 
 lint: .venv/ready  ## ruff and mypy
 	$(BIN)/ruff check .

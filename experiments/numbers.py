@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -72,14 +72,13 @@ def row(
     rate = LOCALIZER_LR["SVHN", iterations].get(network, 1.0)
     label = network if network == "CNN" else f"STN-{network}"
     words = {"": "", "-x2": ", two looks", "-x23": ", two looks, three at test"}[looks]
-    # Where a transformer stands and how often it looks is not to be seen in a network's layers.
-    grid = {"network": (network,), "iterations": (iterations,), "test_iterations": (test_iterations,)}
+    model = partial(nets.placed_numbers, network, iterations=iterations, test_iterations=test_iterations)
     train = replace(TRAIN, localizer_lr=rate)
     small = replace(train, steps=2, batch_size=4)
     usual = {
-        "label": label + words, "folds": 3, "grid": grid,
+        "label": label + words, "folds": 3,
         "measure": numbers_read, "select": ("numbers", "max"), "missing": missing,
         "paper": {} if error is None else {"numbers": (1 - error / 100, float("nan"))},
         "quick": {"data": HouseNumbers(count=16), "train": small},
     }  # fmt: skip
-    return Experiment(f"{network.lower()}{looks}", HouseNumbers(), nets.placed_numbers, train, **{**usual, **options})
+    return Experiment(f"{network.lower()}{looks}", HouseNumbers(), model, train, **{**usual, **options})

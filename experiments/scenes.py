@@ -19,14 +19,15 @@ from pstn.experiment.row import BATCH
 from pstn.families.affine import MatrixFamily
 from pstn.pose import Measure, final_pose, orthogonal_line, pixel_unit, pose_spread, similarity_angle
 from pstn.train import Train
+from pstn.warp import warp
 
 NAN = math.nan
 #: The seed of the one draw that test pictures are moved by.
 SEED = 42
 #: What a quick look trains for, and on how many pictures.
 QUICK_STEPS, QUICK_PICTURES = 20, 120
-#: Pictures whose angles are kept for a figure.
-POINTS = 400
+#: Degrees that a field of the heat map of angles is wide; pictures that are kept for a figure, and their side.
+FIELD, EXAMPLES, SMALL = 7.5, 6, 28
 SETS: dict[str, Callable[[Literal["train", "test"]], Data]] = {
     "MNIST": mnist,
     "FashionMNIST": fashion_mnist,
@@ -106,9 +107,11 @@ def turned_digits(model: STN, data: Moved) -> dict[str, Any]:
     if maps is None:
         return scores
     found, true = (torch.rad2deg(similarity_angle(each)) for each in maps)
-    scores["slope"] = orthogonal_line(true, found).slope
-    scores["angles"] = listed(torch.stack([true, found], dim=1)[:POINTS], 1)
-    return scores
+    line = orthogonal_line(true, found)
+    edges = [torch.arange(-reach, reach + FIELD, FIELD, dtype=torch.float64) for reach in (90, 180)]
+    both = torch.stack([true.clamp(-90, 90), found], dim=1).double().cpu()
+    heat = torch.histogramdd(both, edges).hist
+    return {**scores, "slope": line.slope, "intercept": line.intercept, "heat": heat.int().tolist()}
 
 
 def shifted_digits(model: STN, data: Moved) -> dict[str, Any]:
@@ -129,14 +132,36 @@ def _aligned(model: STN, data: Moved, measure: Measure) -> tuple[dict[str, Any],
     poses = scene(family).family.to(data.x.device)
     assert isinstance(model.family, MatrixFamily)
     assert isinstance(poses, MatrixFamily)
-    found, true = model.family.matrix(look(model, data.x)), poses.matrix(data.pose)
+    theta = look(model, data.x)
+    found, true = model.family.matrix(theta), poses.matrix(data.pose)
     side = data.x.shape[-1]
     # STN-C1 warps features: behind a convolution of 9 and pooling by two, a step is two pixels.
     features = model.placement.warps == "features" and model.placement.depths == (1,)
     unit = pixel_unit((side - 8) // 2, 2) if features else pixel_unit(side)
     rest = final_pose(found, true, measure, unit=unit, true_unit=pixel_unit(side))
     spread = pose_spread(rest, data.y, circular=measure == "angle")
+    first = data.x[:EXAMPLES]
+    whole = warp(first, model.family, theta[:EXAMPLES], size=(SMALL, SMALL), padding="border", antialias=True)
+    scores["examples"] = [pictured(first, SMALL), pictured(whole, SMALL)]
     return {**scores, "pose_spread": spread.mean, "spreads": listed(spread.per_class)}, (found, true)
+
+
+def pictured(x: Tensor, side: int) -> list[str]:
+    """Grey pictures (N, 1, H, W) for the file of results: a digit for each of side × side pixels, 9 the brightest."""
+    small = nn.functional.interpolate(x.float(), (side, side), mode="bilinear", antialias=True)
+    low, high = small.amin((1, 2, 3), keepdim=True), small.amax((1, 2, 3), keepdim=True)
+    shades = (9 * (small - low) / (high - low).clamp_min(1e-6)).round().int()
+    return ["".join(map(str, shade.flatten().tolist())) for shade in shades]
+
+
+def pixels(text: str) -> list[list[float]]:
+    """What :func:`pictured` wrote, row by row, from 0 to 1.
+
+    >>> pixels("0990")
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    side = math.isqrt(len(text))
+    return [[int(shade) / 9 for shade in text[side * n : side * (n + 1)]] for n in range(side)]
 
 
 @torch.no_grad()

@@ -160,11 +160,11 @@ class Augment(nn.Module):
         self.stage: Stage | None = None
         if (spread is None) == (posterior is None):
             raise ValueError("give Augment a spread, or a posterior to learn; not both, not neither")
-        self.transformers = nn.ModuleList()
+        self.transformer: Transformer | None = None
         if posterior is not None:
             reader = Blind() if localizer is None else localizer
             head = posterior.head(count_features(reader), family.dim)
-            self.transformers.append(Transformer(None, reader, head))
+            self.transformer = Transformer(None, reader, head)
             return
         if localizer is not None:
             raise ValueError("a fixed spread reads nothing: a localizer needs a posterior, such as Gaussian()")
@@ -188,15 +188,19 @@ class Augment(nn.Module):
     ) -> tuple[Float[Tensor, "s b d"], Float[Tensor, "s b c *space"]]:
         """Draws θ (S, B, d), and the inputs warped by them, (S, B, C, *space)."""
         q: Distribution
-        if len(self.transformers):
-            transformer: Transformer = self.transformers[0]  # type: ignore[assignment]
-            q = transformer(x, (x.shape[0],))
+        if self.transformer is not None:
+            q = self.transformer(x, (x.shape[0],))
         else:
             scale = self.spread.expand(x.shape[0], -1)
             q = Independent(Normal(torch.zeros_like(scale), scale, validate_args=False), 1, validate_args=False)
         theta = draw(q, samples, method, generator)
-        self.stage = Stage(theta, q, transformer.head.prior(q)) if len(self.transformers) else None
+        self.stage = None if self.transformer is None else Stage(theta, q, self.transformer.head.prior(q))
         return theta, warp(x, self.family, theta, **self.options)
+
+    @property
+    def transformers(self) -> Sequence[nn.Module]:
+        """What learns the spread, and may learn at a rate of its own."""
+        return () if self.transformer is None else (self.transformer,)
 
     @property
     def kl(self) -> Float[Tensor, " b"]:
@@ -246,7 +250,7 @@ class Augment(nn.Module):
 
     def extra_repr(self) -> str:
         """What ``repr`` shows inside the brackets."""
-        return "" if len(self.transformers) else f"spread={self.spread.tolist()}"
+        return f"spread={self.spread.tolist()}" if self.transformer is None else ""
 
 
 class TTA(nn.Module):

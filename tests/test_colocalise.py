@@ -1,11 +1,13 @@
 """Co-localisation: the loss, the frozen encoder, and pictures that are found, alone and in a fleet."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from pstn import nets
-from pstn.colocalise import Colocaliser, Layers, found_loss, triplet_hinge
+from pstn.colocalise import Colocaliser, Expected, Layers, Places, found_loss, triplet_hinge
 from pstn.data import Data
 from pstn.data.moved import Place
 from pstn.families import Crop
@@ -102,3 +104,88 @@ def test_true_windows_have_less_loss_than_the_whole_picture():
     out = model(data.x)
     torch.testing.assert_close(out.theta, theta)
     assert found_loss(out) < at_start
+
+
+def test_all_windows_at_once_are_the_windows_cut_out():
+    network = nets.distorted_cnn((1, 28, 28), filters=4)
+    x = torch.rand(2, 1, 40, 36)
+    found = torch.cat(Layers(network).everywhere(x, 28, 4), -1)
+    places = [(top, left) for top in range(0, 13, 4) for left in range(0, 9, 4)]
+    assert found.shape[:2] == (2, len(places))
+    for place, (top, left) in enumerate(places):
+        cut = Layers(network, unit=False)(x[:, :, top : top + 28, left : left + 28])
+        torch.testing.assert_close(found[:, place], cut, atol=1e-5, rtol=1e-4)
+
+
+def test_networks_whose_windows_would_differ_are_refused():
+    x = torch.rand(1, 1, 40, 40)
+    padded = Layers(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)))
+    with pytest.raises(ValueError, match="would end otherwise than in the picture"):
+        padded.everywhere(x, 28, 4)
+    with pytest.raises(ValueError, match="2 pixels apart; expected a multiple of the network's 4"):
+        Layers(nets.distorted_cnn((1, 28, 28), filters=2)).everywhere(x, 28, 2)
+    with pytest.raises(TypeError, match="may mix windows"):
+        Layers(nn.Sequential(nn.InstanceNorm2d(1))).everywhere(x, 28, 4)
+    with pytest.raises(TypeError, match=r"expected one nn\.Linear"):
+        Layers(nn.Sequential(nn.Sequential(nn.Flatten(), nn.ReLU()))).everywhere(x, 28, 4)
+    with pytest.raises(ValueError, match="steps that lead from one edge to the other"):
+        Places(padded, (1, 85, 85))
+
+
+def looking(seed, encoder, channels=8):
+    torch.manual_seed(seed)
+    return Places(encoder, channels=channels)
+
+
+ENCODER = Layers(nn.Sequential(nn.AvgPool2d(4)))
+SEARCH = Train(steps=60, batch_size=20, lr=1e-2, warmup=5, accelerator="cpu")
+
+
+def share_found(model, data):
+    model.eval()
+    boxes = (window_box(Crop(scale="linear").matrix(model(data.x).theta)), window_box(Crop().matrix(data.pose)))
+    return localised(*boxes)
+
+
+def test_at_the_start_all_windows_are_as_probable():
+    model = looking(0, ENCODER)
+    out = model(things(5, 1).x)
+    torch.testing.assert_close(out.kl, torch.zeros(5), atol=1e-5, rtol=0)
+    assert out.hinge.requires_grad
+    assert model.windows.shape == (225, 3)
+    assert model.windows[:, 1:].abs().max() == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="batch of 1 has nothing in common"):
+        model(torch.rand(1, 1, 84, 84))
+
+
+def test_what_is_common_is_found_alone_and_in_a_fleet():
+    sets = {seed: things(20, seed) for seed in (1, 2)}
+    assert share_found(looking(1, ENCODER), sets[1]) < 0.3
+    members = [Member(looking(s, ENCODER), sets[s], config=replace(SEARCH, seed=s), loss=Expected()) for s in (1, 2)]
+    runs = fit_fleet(members, progress=False)
+    alone = fit(looking(1, ENCODER), sets[1], None, replace(SEARCH, seed=1), loss=Expected(), progress=False)
+    assert share_found(alone.model, sets[1]) == 1.0
+    for seed, run in zip((1, 2), runs, strict=True):
+        assert share_found(run.model, sets[seed]) == 1.0
+
+
+def test_nothing_is_not_common():
+    """Empty windows are alike in all pictures; but they have their like in the same picture."""
+    data, model = things(12, 5), looking(0, ENCODER)
+    corner = ((data.pose[:, 1:] + 1) * 42 - 14) / 4
+    true = (corner[:, 1].round() * 15 + corner[:, 0].round()).long()
+    ink = nn.functional.avg_pool2d(data.x, 28, 4).flatten(1)
+
+    def loss(places):
+        log_q = torch.full((12, 225), -30.0).scatter(1, places[:, None], 0.0)
+        return model._hinges(data.x, log_q).gather(1, places[:, None]).mean()
+
+    assert loss(true) < 0.8 * loss(ink.argmin(1))
+
+
+def test_the_divergence_counts_by_its_weight():
+    model = looking(0, ENCODER)
+    nn.init.normal_(model.localizer[4].weight)
+    out = model(things(6, 1).x)
+    assert Expected(0.5)(out).item() == pytest.approx((out.hinge.mean() + 0.5 * out.kl.mean()).item())
+    assert (out.kl > 0).all()

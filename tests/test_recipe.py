@@ -62,6 +62,13 @@ def test_the_background_is_what_lies_outside():
     assert recipe(data(1, 20, 20)).model.options["padding"] == "border"
 
 
+def test_brightness_and_contrast_of_photographs_do_not_matter():
+    x = torch.rand(3, 3, 20, 20)
+    scene, drawing = (network((3, 20, 20), 2, fill=fill).eval() for fill in (None, 0.0))
+    torch.testing.assert_close(scene(5 + 3 * x, samples=0).logits, scene(x, samples=0).logits, atol=1e-3, rtol=1e-3)
+    assert not torch.allclose(drawing(5 + 3 * x, samples=0).logits, drawing(x, samples=0).logits, atol=1e-2)
+
+
 def test_the_words_name_what_was_found():
     text = str(recipe(data(2, 600)))
     assert "12 series of 600 points and 2 channels, 4 to 4 of each of 3 classes" in text

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from experiments.placed import ALL, NOTE
-from pstn.experiment import Claim, Table, scatter
+from experiments.placed import ALL, NOTE, angles
+from pstn.experiment import Claim, Table
 
 #: The CNN has nothing to align with.
 ROWS = [replace(row, paper=dict(reversed(row.paper.items()))) for row in ALL if not row.name.endswith("cnn")]
@@ -26,7 +26,7 @@ TABLE = Table(
             for data in "RS"
         ),
     ],
-    figures={"angles": scatter("angles", (0, 1), ("true angle, degrees", "found angle, degrees"), diagonal=True)},
+    figures={"figure6": angles},
     quick=("R-c0", "R-sl1", "T-c1", "S-dl1"),
     note=f"{NOTE} The true angle is the one that turns a digit back, so a network that does lies along the diagonal; "
     "slope is that of the orthogonal regression of found on true angles, 1 for a perfect network, 0 for one that does "

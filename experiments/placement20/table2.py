@@ -1,6 +1,6 @@
 """Placement'20, Table II: errors on turned, shifted and scaled digits, by where the transformer stands."""
 
-from experiments.placed import ALL, NOTE
+from experiments.placed import ALL, NOTE, aligned
 from pstn.experiment import Claim, Table
 
 BEST = {"R": "sl1", "T": "dl1", "S": "dl1"}
@@ -22,6 +22,7 @@ TABLE = Table(
         ),
         Claim("T: STN-SL1 beats STN-C1", "T-sl1", "T-c1"),
     ],
+    figures={f"figure5-{data}": aligned(data) for data in "RTS"},
     quick=("R-cnn", "R-c1", "R-sl1", "R-pstn", "T-c0", "S-sl1"),
     note=NOTE,
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """mnist-rot-12k, which papers on equivariance and on learned canonical poses report: where to look, and how sure."""
 
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, Literal
+from functools import cache, partial
+from typing import Literal
 
 from pstn import STN, Placement, Point, Rotation, StudentT, nets
 from pstn.data import mnist_rot_12k
@@ -61,13 +61,11 @@ def row(where: str, kind: Kind) -> Experiment:
     """A place, with a point or a Student-t."""
     plain = where == "CNN"
     words = "CNN" if plain else f"{'STN' if kind == 'point' else 'P-STN'}-{where}"
-    # Where a transformer stands is not to be seen in a network's layers.
-    grid: dict[str, Any] = {"where": (where,), "kind": (kind,)}
-    if kind == "student":
-        grid["kl_weight"] = (3e-5, 3e-4)
+    grid = {"kl_weight": (3e-5, 3e-4)} if kind == "student" else {}
     quick = {"data": Rot12k(limit=120), "train": replace(TRAIN, steps=20, batch_size=16)}
     return Experiment(
-        f"{where.lower().replace(' ', '-')}-{kind}", Rot12k(), network, TRAIN, label=words, folds=3, grid=grid,
+        f"{where.lower().replace(' ', '-')}-{kind}", Rot12k(), partial(network, where, kind), TRAIN, label=words,
+        folds=3, grid=grid,
         augment=Turn, column="extra" if plain else "published" if kind == "point" else "best",
         line="CNN" if plain else f"STN-{where}", tags={"place": where, "kind": kind}, quick=quick,
     )  # fmt: skip

@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from experiments.scenes import Shown, error, row
-from pstn import STN, StudentT, nets
+from pstn import Learned, StudentT, nets
 from pstn.experiment import Claim, Experiment, Table
+from pstn.posterior import Posterior
 from pstn.train import Train
 
 SIDES = {"R": 28, "RTS": 42, "P": 28, "E": 28, "TC": 60}
@@ -30,11 +31,6 @@ SHORT = Train(steps=30_000, batch_size=256, lr=1e-3, localizer_lr=0.1, schedule=
 RECIPES = {"R": PAPER, "RTS": SHORT, "P": SHORT, "E": SHORT, "TC": SHORT}
 
 
-def pstn(data: str) -> STN:
-    """ST-CNN with affine maps and a Student-t in place of a point, under the same budget."""
-    return nets.distorted("ST-CNN", (1, SIDES[data], SIDES[data]), "affine", posterior=StudentT())
-
-
 def rows(data: str) -> list[Experiment]:
     """The rows of a distortion."""
     shape, figures = (1, SIDES[data], SIDES[data]), ERRORS[data]
@@ -50,10 +46,16 @@ def rows(data: str) -> list[Experiment]:
                 row(f"{data}-{network.lower()}{which}", shown, model=model, paper=error(value), tags=tags, **usual)
             )
     (line,) = [each for each in made if each.name == f"{data}-st-cnn-affine"]
-    train = replace(RECIPES[data], kl_weight=3e-5)
-    extra = {"line": line.line, "column": "best", "paper": line.paper, "tags": {"data": data, "network": "P-STN"}}
-    made.append(row(f"{data}-pstn", f"P-ST-CNN, affine, {data}", model=partial(pstn, data), **{**usual, **extra,
-                    "train": train}))  # fmt: skip
+    usual["paper"], usual["line"] = line.paper, line.line
+    ways: tuple[tuple[str, str, Posterior, dict[str, Any]], ...] = (
+        ("pstn", "extra", StudentT(), {"kl_weight": 3e-5}),
+        ("learned", "best", Learned(centred=False), {"samples": 2, "kl_weight": 18.0, "kl_per": "dataset"}),
+    )
+    for name, column, posterior, settings in ways:
+        words = "P-ST-CNN, affine" + (", learned spread" if name == "learned" else "")
+        model = partial(nets.distorted, "ST-CNN", shape, "affine", posterior=posterior)
+        own = {"column": column, "tags": {"data": data, "network": words}, "train": replace(RECIPES[data], **settings)}
+        made.append(row(f"{data}-{name}", f"{words}, {data}", model=model, **{**usual, **own}))
     return made
 
 

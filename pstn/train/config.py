@@ -51,8 +51,8 @@ class Train:
 
     schedule: Schedule = "constant"
     """How the learning rate goes: it stays, falls by gamma every step_size epochs, or falls to 0 along a cosine."""
-    step_size: float = 10.0
-    """Epochs between two falls of the step schedule."""
+    step_size: float | tuple[float, ...] = 10.0
+    """Epochs between two falls of the step schedule; several numbers are the epochs of its falls, in order."""
     gamma: float = 0.1
     """Factor of each fall of the step schedule."""
     warmup: float = 0.0
@@ -102,8 +102,13 @@ class Train:
             _check(name, getattr(self, name), at_least=1)
         for name in ("localizer_lr", "weight_decay", "momentum", "warmup", "kl_weight", "kl_warmup", "validate_every"):
             _check(name, getattr(self, name), at_least=0)
-        for name in ("lr", "step_size", "gamma"):
+        for name in ("lr", "gamma"):
             _check(name, getattr(self, name), above=0)
+        falls = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
+        for fall in falls:
+            _check("step_size", fall, above=0)
+        if not falls or list(falls) != sorted(set(falls)):
+            raise ValueError(f"step_size is {self.step_size}; expected a number of epochs, or several that increase")
         if self.steps is not None:
             _check("steps", self.steps, at_least=1)
         if self.clip is not None:

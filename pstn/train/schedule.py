@@ -10,8 +10,9 @@ from pstn.train.config import Train
 def factor(config: Train, step: int, total: int, per_epoch: int) -> float:
     r"""What the learning rate is multiplied by at a step: :math:`\min(1, (t + 1)/w) \cdot f(t)`.
 
-    The rise over w = warmup steps is times f, which is 1 (constant), :math:`\gamma^{\lfloor t/s \rfloor}` (step) or
-    :math:`(1 + \cos(\pi\, t / T))/2` with t counted from the end of the warmup (cosine).
+    The rise over w = warmup steps is times f, which is 1 (constant), :math:`\gamma^{\lfloor t/s \rfloor}` (step; with
+    several step sizes, γ to the number of those that t has reached) or :math:`(1 + \cos(\pi\, t / T))/2` with t counted
+    from the end of the warmup (cosine).
 
     Arguments:
         config: The schedule and its numbers, in epochs.
@@ -27,7 +28,11 @@ def factor(config: Train, step: int, total: int, per_epoch: int) -> float:
     warmup = round(config.warmup * per_epoch)
     rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
     if config.schedule == "step":
-        return rise * float(config.gamma) ** (step // max(1, round(config.step_size * per_epoch)))
+        if isinstance(config.step_size, tuple):
+            falls = sum(step >= round(epoch * per_epoch) for epoch in config.step_size)
+        else:
+            falls = step // max(1, round(config.step_size * per_epoch))
+        return rise * float(config.gamma) ** falls
     if config.schedule == "cosine":
         done = max(0, step - warmup) / max(1, total - warmup)
         return rise * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

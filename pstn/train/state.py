@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     free = FREE if new["config"]["schedule"] == "cosine" else (*FREE, "epochs")
     wrong = []
     for name in dict.fromkeys((*old["config"], *new["config"])):
-        before, now = old["config"].get(name, "absent"), new["config"].get(name, "absent")
+        # as a file has them: JSON knows no tuples
+        before, now = (json.loads(json.dumps(h["config"].get(name, "absent"))) for h in (old, new))
         if name not in free and before != now:
             wrong.append(f"{name} {before} there, {now} here")
     for name in ("train", "validation"):

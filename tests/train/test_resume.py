@@ -196,6 +196,13 @@ def test_starting_over_forgets_the_old_run(tmp_path, data, config):
     assert_same(weights(again.model), weights(fit(make_model(), data, config=other).model))
 
 
+def test_settings_with_several_numbers_are_taken_up(tmp_path, data, validation, config):
+    """A tuple is a list in a file."""
+    config = replace(config, schedule="step", step_size=(1.0, 2.0), epochs=2)
+    fit(make_model(), data, validation, config, directory=tmp_path, progress=False)
+    assert fit(make_model(), data, validation, replace(config, epochs=4), directory=tmp_path, progress=False).steps > 0
+
+
 def test_another_run_is_refused_and_told_why(tmp_path, data, validation, config):
     config = replace(config, schedule="cosine")
     fit(make_model(), data, validation, config, directory=tmp_path)

@@ -36,6 +36,18 @@ def test_step_may_be_a_part_of_an_epoch():
     assert found[:7] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
 
 
+@pytest.mark.parametrize(("falls", "gamma"), [((3,), 0.5), ((4, 9, 10), 0.1), ((28, 40), 0.3)])
+def test_several_steps_are_torchs(falls, gamma):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma)
+    found = rates(Train(schedule="step", step_size=tuple(map(float, falls)), gamma=gamma))
+    for epoch in range(EPOCHS):
+        for step in range(PER_EPOCH):
+            assert found[epoch * PER_EPOCH + step] == pytest.approx(reference.get_last_lr()[0], rel=1e-12)
+        optimizer.step()
+        reference.step()
+
+
 def test_cosine_is_torchs():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, TOTAL)
@@ -75,6 +87,10 @@ def test_warmup_rises_linearly_and_then_leaves_the_schedule_alone(schedule):
         ("samples_validation", 0),
         ("kl_weight", -1.0),
         ("step_size", 0.0),
+        ("step_size", ()),
+        ("step_size", (2.0, 0.0)),
+        ("step_size", (3.0, 2.0)),
+        ("step_size", (3.0, 3.0)),
         ("warmup", -1.0),
         ("devices", 0),
         ("checkpoint_every", -1.0),
@@ -101,6 +117,8 @@ def test_nesterov_needs_sgd():
 def test_the_command_line_fills_it(capsys):
     words = ["--epochs", "7", "--clip", "0.5", "--schedule", "cosine", "--drop-last"]
     assert tyro.cli(Train, args=words) == Train(epochs=7, clip=0.5, schedule="cosine", drop_last=True)
+    assert tyro.cli(Train, args=["--step-size", "3"]).step_size == 3.0
+    assert tyro.cli(Train, args=["--step-size", "3", "5.5"]).step_size == (3.0, 5.5)
     with pytest.raises(SystemExit):
         tyro.cli(Train, args=["--help"])
     text = capsys.readouterr().out
