@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -46,6 +47,14 @@ pstn --version prints the version; pstn COMMAND --help explains a command."""
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C."""
+    try:
+        return _run(args)
+    except BrokenPipeError:  # whoever read the output (``pstn --help | head``) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(args: Sequence[str] | None) -> int:
     args = list(sys.argv[1:] if args is None else args)
     if args in (["--version"], ["-V"]):
         print(f"pstn {__version__}")

@@ -134,3 +134,15 @@ assert not heavy, heavy
 def test_it_runs_as_a_module():
     ran = subprocess.run([sys.executable, "-m", "pstn", "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout == f"pstn {pstn.__version__}\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -m pstn reproduce --help | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "usage" in done.stdout
+    assert "Traceback" not in done.stderr
