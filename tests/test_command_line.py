@@ -137,12 +137,7 @@ def test_it_runs_as_a_module():
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
-    done = subprocess.run(
-        f"{sys.executable} -m pstn reproduce --help | head -n 1",
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = f"{sys.executable} -m pstn reproduce --help | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert "usage" in done.stdout
     assert "Traceback" not in done.stderr
