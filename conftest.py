@@ -1,8 +1,11 @@
 """For all tests: Triton's kernels are interpreted, so that they run without a GPU, and every test draws the same."""
 
 import os
+import signal
 
 os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch

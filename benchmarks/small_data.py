@@ -45,6 +45,7 @@ SERIES = ("ArrowHead", "ECG200", "FacesUCR", "OSULeaf", "TwoPatterns")
 UCR = ("ArrowHead", "CBF", "ECG200", "FaceAll", "FacesUCR", "GunPoint", "ItalyPowerDemand", "OSULeaf",
        "SyntheticControl", "Trace")  # fmt: skip
 MOST, TEST, MIXED = 50, 2000, 0.01
+THREADS = torch.get_num_threads()
 METRICS = ("accuracy", "nll", "ece")
 
 
@@ -97,7 +98,7 @@ def peers(name, device, quick):
         for model in ("minirocket", "dtw"):  # the first call compiles
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                measured(models[model], train.subset(range(8)), test.subset(range(4)))
+                measured(models[model], train.subset(places(train.y) < 2), test.subset(range(4)))
     found = {kind: measured(model, train, test) for kind, model in models.items()}
     best = max(row["accuracy"] for kind, row in found.items() if kind != "ours")
     ratio = (1 - best) / max(1 - found["ours"]["accuracy"], 1e-4)
@@ -106,6 +107,7 @@ def peers(name, device, quick):
 
 def measured(model, train, test):
     """Fit and predict: the scores, and seconds of each."""
+    torch.set_num_threads(THREADS)  # aeon's MiniRocket sets it to all cores for everybody
     x, y = train.x.numpy().astype(np.float64), train.y.numpy()
     start = time.perf_counter()
     model.fit(x, y)

@@ -302,9 +302,10 @@ def test_another_seed_gives_other_digits():
 def test_all_kinds_are_trained_alike():
     demo = Demo()
     configs = [Job(demo, kind, 1, 3e-4 if KINDS[kind].tuned else None).config for kind in KINDS]
-    assert len({replace(config, kl_weight=0.0, kl_per="dimension") for config in configs}) == 1
-    assert [config.kl_weight for config in configs] == [0, 0, 0, 3e-4, 100]
+    assert len({replace(config, kl_weight=0.0, kl_per="dimension", samples=1) for config in configs}) == 1
+    assert [config.kl_weight for config in configs] == [0, 0, 0, 3e-4, 18]
     assert [config.kl_per for config in configs] == ["dimension"] * 4 + ["dataset"]
+    assert [config.samples for config in configs] == [1] * 4 + [4]
 
 
 def test_a_warp_outside_the_digit_is_background():

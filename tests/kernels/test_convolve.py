@@ -78,8 +78,8 @@ def test_many_positions_are_summed_in_parts(monkeypatch):
     """The gradient to the weights is summed in several programs; that of a network does not depend on the others."""
     monkeypatch.setattr(slide, "LANES", 32)
     monkeypatch.setattr(slide, "LENGTH", 64)
-    x, slope = torch.randn(2, 9, 1, 8, 8), torch.randn(2, 9, 5, 6, 6)
-    assert 9 * (6 // slide.HIGH) * 6 > 2 * slide.LENGTH
+    x, slope = torch.randn(2, 13, 1, 8, 8), torch.randn(2, 13, 5, 6, 6)
+    assert 13 * -(-6 // slide.HIGH) * 6 > 2 * slide.LENGTH
     found = fused.to_weight(slope, x, (3, 3), (1, 1), (0, 0))
     weight = torch.zeros(2, 5, 1, 3, 3, dtype=torch.float64, requires_grad=True)
     out = truth(x.double(), weight, None, (1, 1), (0, 0))
