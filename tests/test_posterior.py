@@ -250,6 +250,21 @@ def test_what_does_not_matter_is_learned_to_vary():
     assert along > 0.3
 
 
+def test_a_learned_spread_says_how_it_wants_to_be_trained():
+    data = Data(torch.rand(8, 1, 6, 6), torch.arange(8) % 2, ("a", "b"))
+    config = Train(epochs=1, batch_size=4, accelerator="cpu")
+
+    def model():
+        return STN(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), nets.blind(), Translation(2), Learned())
+
+    with pytest.warns(UserWarning, match=r"kl_per='dataset', kl_weight=18"):
+        fit(model(), data, config=config, progress=False)
+    fit(model(), data, config=dataclasses.replace(config, kl_per="dataset"), progress=False)
+    held = model()
+    held.transformers[0].head.growth.requires_grad_(False)
+    fit(held, data, config=config, progress=False)
+
+
 def test_wrong_numbers_of_a_learned_spread_are_refused():
     for options, match in (
         ({"narrow": 0.0}, "narrow is 0"),

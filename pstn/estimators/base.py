@@ -21,8 +21,9 @@ from torch import Tensor
 
 from pstn.data import Data, Normalise
 from pstn.estimators.bound import Bound, held_out, merged
-from pstn.estimators.fixed import Fixed
+from pstn.estimators.looks import Looks
 from pstn.estimators.progress import Enough, Progress
+from pstn.export import Fixed
 from pstn.families import Family
 from pstn.inference import Predictive, predict
 from pstn.recipe import Recipe, network, recipe
@@ -50,21 +51,36 @@ class Pose:
 class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
     """What :class:`PSTNClassifier` and :class:`PSTNTimeSeriesClassifier` share."""
 
-    warp: bool
-    samples: int
-    max_steps: int | None
-    time_budget: float | None
-    early_stopping: bool
-    validation_fraction: float
-    patience: int
-    class_weight: Any
-    random_state: Any
-    device: str
-    verbose: int
-
     classes_: np.ndarray
     recipe_: Recipe
     n_features_in_: int
+
+    def __init__(
+        self,
+        *,
+        warp: bool = True,
+        samples: int = 16,
+        max_steps: int | None = None,
+        time_budget: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.2,
+        patience: int = 10,
+        class_weight: Any = None,
+        random_state: Any = None,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        self.warp = warp
+        self.samples = samples
+        self.max_steps = max_steps
+        self.time_budget = time_budget
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
 
     def _read(self, X: Any, fitting: bool) -> Tensor:
         """The inputs as (n, channels, *space), checked."""
@@ -210,11 +226,11 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise ValueError("this estimator has no warps (warp=False), hence no poses")
         x = self.recipe_.prepare(self._read(X, fitting=False))
         spread = torch.from_numpy(self.pose_.spread).float()
-        theta = Fixed(self.recipe_.model, LOOKS).draws(spread)
+        theta = Looks(self.recipe_.model, LOOKS).draws(spread)
         means, spreads = [], []
         with torch.no_grad():
             for part in x.split(max(1, BATCH // 4)):
-                logits = Fixed(self.recipe_.model, LOOKS).look(part, theta).double().log_softmax(-1)
+                logits = Looks(self.recipe_.model, LOOKS).look(part, theta).double().log_softmax(-1)
                 best = logits.exp().mean(0).argmax(-1)
                 likely = logits.gather(-1, best.expand(len(theta), -1)[..., None]).softmax(0)
                 mean = (likely * theta[:, None]).sum(0)
@@ -256,7 +272,8 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         tensors, meta = load(path)
         if meta.get("kind") != cls.__name__:
             raise ValueError(f"{path} holds {meta.get('kind')!r}; expected a {cls.__name__} that save(...) wrote")
-        self = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in meta["parameters"].items()})
+        parameters: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta["parameters"].items()}
+        self = cls(**parameters)
         self.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["dtype"]))
         for name, value in meta["fitted"].items():
             setattr(self, name, tuple(value) if isinstance(value, list) else value)
@@ -284,7 +301,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         if self._family is None:
             return Pose((), np.zeros(0), np.zeros(0))
         with torch.no_grad():
-            q = Fixed(self.recipe_.model, 1).posterior(training=True)
+            q = Looks(self.recipe_.model, 1).posterior(training=True)
         return Pose(self._family.names, q.mean[0].double().numpy(), q.stddev[0].double().numpy())
 
     def _warped(self, x: Tensor, theta: Tensor) -> Tensor:

@@ -64,18 +64,20 @@ class PSTNClassifier(Base):
         device: str = "auto",
         verbose: int = 0,
     ) -> None:
+        super().__init__(
+            warp=warp,
+            samples=samples,
+            max_steps=max_steps,
+            time_budget=time_budget,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            class_weight=class_weight,
+            random_state=random_state,
+            device=device,
+            verbose=verbose,
+        )
         self.image_shape = image_shape
-        self.warp = warp
-        self.samples = samples
-        self.max_steps = max_steps
-        self.time_budget = time_budget
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
 
     def _read(self, X: Any, fitting: bool) -> Tensor:
         X = _whole(X)

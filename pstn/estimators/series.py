@@ -49,33 +49,6 @@ class PSTNTimeSeriesClassifier(Base):
 
     length_: int
 
-    def __init__(
-        self,
-        *,
-        warp: bool = True,
-        samples: int = 16,
-        max_steps: int | None = None,
-        time_budget: float | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.2,
-        patience: int = 10,
-        class_weight: Any = None,
-        random_state: Any = None,
-        device: str = "auto",
-        verbose: int = 0,
-    ) -> None:
-        self.warp = warp
-        self.samples = samples
-        self.max_steps = max_steps
-        self.time_budget = time_budget
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
-
     def _read(self, X: Any, fitting: bool) -> Tensor:
         if _uneven(X):
             series = [np.asarray(one, dtype=np.float64) for one in X]

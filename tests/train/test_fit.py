@@ -12,7 +12,7 @@ from rich.progress import Progress
 from subject import assert_same, differ, make_data, make_model, weights
 from torch import nn
 
-from pstn import CNN, STN, Affine, Learned, Similarity, nets
+from pstn import CNN, STN, Similarity
 from pstn.data import Data
 from pstn.inference import Augment, predict
 from pstn.objectives import elbo, log_likelihood
@@ -429,19 +429,6 @@ def test_nothing_to_train_is_named(data, config):
 def test_a_plain_network_trains(data, config):
     model = STN(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), placement=CNN)
     assert fit(model, data, config=config).history[-1]["kl"] == 0
-
-
-def test_a_learned_spread_says_how_it_wants_to_be_trained(data, config):
-    def model():
-        body = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-        return STN(body, nets.blind(), Affine(), Learned())
-
-    with pytest.warns(UserWarning, match=r"kl_per='dataset', kl_weight=18"):
-        fit(model(), data, config=config)
-    fit(model(), data, config=replace(config, kl_per="dataset"))
-    held = model()
-    held.transformers[0].head.growth.requires_grad_(False)
-    fit(held, data, config=config)
 
 
 def test_a_divergence_counted_once_for_the_data_set(data, config, monkeypatch):

@@ -1,4 +1,4 @@
-"""A network that looks at the same warps of every input."""
+"""A few warps for all inputs, and what a network says of each: how the estimators find a pose."""
 
 from __future__ import annotations
 
@@ -9,29 +9,20 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from pstn.distributions import draw
-from pstn.stn import STN, Output
+from pstn.stn import STN
 from pstn.warp import warp
 
 
-class Fixed(torch.nn.Module):
-    """A network that looks at the same warps of every input, so that an answer does not depend on its neighbours.
+class Looks:
+    """The same warps of every input, of a network whose posterior is the same for all.
 
     Arguments:
-        model: The network; its posterior is the same for all inputs.
+        model: The network.
         samples: How many warps.
     """
 
     def __init__(self, model: STN, samples: int) -> None:
-        super().__init__()
-        self.model = model
-        self.samples = samples
-
-    def forward(self, x: Tensor) -> Output:
-        """The logits, (S, B, K), as an answer with samples."""
-        if not self.model.transformers:
-            return self.model(x)
-        theta = self.draws(self.posterior(training=False).stddev[0])
-        return Output(self.look(x, theta), (), theta[:, None].expand(-1, len(x), -1))
+        self.model, self.samples = model, samples
 
     def posterior(self, training: bool) -> Any:
         """The posterior of all inputs, as wide as in training or as in evaluation."""
