@@ -1,6 +1,6 @@
 """P-STN 2020 (preprint), Table 1 and Figure 4: similarities and diffeomorphisms on small subsets of MNIST."""
 
-from experiments.mnist import PREPRINT, SCALES, SIZES, augment, cnn, diffeo_pstn, diffeo_stn, gaussian, row, stn
+from experiments.mnist import PREPRINT, SCALES, SIZES, TRAIN, augment, cnn, diffeo_pstn, diffeo_stn, gaussian, row, stn
 from pstn.experiment import Claim, Experiment, Table, against
 
 #: Means and deviations of the accuracy, in 1/10,000, n = 10 to 10,000.
@@ -24,7 +24,7 @@ def rows(n: int) -> list[Experiment]:
     jitter = {"train": PREPRINT, "column": "extra", "augment": augment}
     diffeo, tuned = "diffeomorphic P-STN", {"column": "best"}
     return [
-        row(n, "cnn", "CNN", cnn, **known("CNN")),
+        row(n, "cnn", "CNN", cnn, **{**known("CNN"), "train": TRAIN}),
         row(n, "stn", "STN", stn, **known("STN")),
         row(n, "pstn", "P-STN", gaussian, grid={"prior_scale": (0.05,)}, **known("P-STN")),
         row(n, "pstn-tuned", "P-STN, tuned", gaussian, grid={"prior_scale": SCALES}, **tuned, **known("P-STN")),
@@ -32,7 +32,7 @@ def rows(n: int) -> list[Experiment]:
         row(n, "diffeo-pstn", diffeo, diffeo_pstn, grid={"prior_scale": (0.5,)}, **known(diffeo)),
         row(n, "diffeo-pstn-tuned", f"{diffeo}, tuned", diffeo_pstn, grid={"prior_scale": DIFFEO_SCALES}, **tuned,
             **known(diffeo)),
-        row(n, "cnn-augment", "CNN + augmentation", cnn, grid={"sigma": (0.05,)}, **jitter),
+        row(n, "cnn-augment", "CNN + augmentation", cnn, grid={"sigma": (0.05,)}, **{**jitter, "train": TRAIN}),
         row(n, "stn-augment", "STN + augmentation", stn, grid={"sigma": (0.05,)}, **jitter),
         row(n, "pstn-augment", "P-STN + augmentation", gaussian, grid={"sigma": (0.05,), "prior_scale": (0.05,)},
             **jitter),

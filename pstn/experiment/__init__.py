@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pstn.experiment.catalogue import MissingTable, find, names
     from pstn.experiment.choice import choose
     from pstn.experiment.comparison import Comparison, Result, compare
-    from pstn.experiment.engine import run
+    from pstn.experiment.engine import run, run_all
     from pstn.experiment.figures import curves, histograms, reliability_curves, scatter
     from pstn.experiment.page import against, render
     from pstn.experiment.results import Results, ResultsError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "choice": ("choose",),
     "comparison": ("Comparison", "Result", "compare"),
-    "engine": ("run",),
+    "engine": ("run", "run_all"),
     "figures": ("curves", "histograms", "reliability_curves", "scatter"),
     "catalogue": ("MissingTable", "find", "names"),
     "page": ("against", "render"),
@@ -54,6 +54,7 @@ __all__ = [
     "reliability_curves",
     "render",
     "run",
+    "run_all",
     "scatter",
     "welch",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,6 @@ from pstn.experiment.work import Job, Name, place
 from pstn.train.config import Accelerator
 
 if TYPE_CHECKING:
-    from pstn.experiment.engine import Executor
     from pstn.experiment.table import Table
 
 #: How often a job whose worker was lost is given to another. It goes on from the lost one's last checkpoint.
@@ -25,15 +25,14 @@ Parcel = tuple[Name, str, Name | None]
 
 
 @contextmanager
-def cluster(address: str, table: Table, quick: bool, device: Accelerator, facts: Record) -> Iterator[Executor]:
-    """An executor that hands jobs to Ray, one task a job.
+def cluster(address: str, quick: bool, device: Accelerator, facts: Record) -> Iterator[Cluster]:
+    """Workers of Ray, one task a job.
 
     Machines of a cluster need the same checkout, the data, and the folder of runs in common.
 
     Arguments:
         address: ``"local"`` for a Ray of this machine's own, or a cluster's address.
-        table: The table as its file has it.
-        quick: Whether its slice is run.
+        quick: Whether slices of the tables are run.
         device: Where to train.
         facts: What to write into each record.
     """
@@ -41,43 +40,55 @@ def cluster(address: str, table: Table, quick: bool, device: Accelerator, facts:
         import ray
     except ImportError as error:
         raise ImportError("--ray needs Ray: pip install 'pstn[ray]'") from error
-    import torch
 
-    if table.source is None:
-        raise ValueError(f"table {table.id!r} is in no file; Ray's workers can only run tables of experiments/")
-    # As many threads as here: on a CPU the last digits depend on it.
-    threads, where = torch.get_num_threads(), str(table.source)
     mine = not ray.is_initialized()
     if mine:
         options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {"address": address}
         ray.init(log_to_driver=False, configure_logging=False, **options)
-    gpus = 1 if place(device) == "cuda" else 0
-    task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(_work)
-
-    def execute(jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Record]]]:
-        waiting = {}
-        for job in jobs:
-            parcels = [_pack(network) for network in job.networks]
-            runs = str(job.networks[0].runs)
-            waiting[task.remote(where, table.id, quick, job.kind, parcels, runs, device, facts, threads)] = job
-        while waiting:
-            (first, *_), _ = ray.wait(list(waiting))
-            job = waiting.pop(first)
-            try:
-                records = ray.get(first)
-            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-                names = ", ".join(dict.fromkeys(network.row.name for network in job.networks))
-                raise ChildProcessError(
-                    f"the workers that were to {job.kind} {names} died, {RETRIES + 1} of them, perhaps for want of "
-                    "memory; what else is trained is kept"
-                ) from error
-            yield job, records
-
     try:
-        yield execute
+        yield Cluster(quick, device, facts)
     finally:
         if mine:
             ray.shutdown()
+
+
+class Cluster:
+    """Jobs in the hands of Ray, which sees to it that no more are done at a time than its machines can."""
+
+    at_once = sys.maxsize
+
+    def __init__(self, quick: bool, device: Accelerator, facts: Record) -> None:
+        import ray
+        import torch
+
+        # As many threads as here: on a CPU the last digits depend on it.
+        self.quick, self.device, self.facts, self.threads = quick, device, facts, torch.get_num_threads()
+        gpus = 1 if place(device) == "cuda" else 0
+        self.task = ray.remote(num_cpus=self.threads, num_gpus=gpus, max_retries=RETRIES)(_work)
+        self.begun: dict[Any, Job] = {}
+
+    def start(self, job: Job, table: Table) -> None:
+        """Hand a job over."""
+        if table.source is None:
+            raise ValueError(f"table {table.id!r} is in no file; Ray's workers can only run tables of experiments/")
+        parcels, runs = [_pack(network) for network in job.networks], str(job.networks[0].runs)
+        rest = (runs, self.device, self.facts, self.threads)
+        self.begun[self.task.remote(str(table.source), table.id, self.quick, job.kind, parcels, *rest)] = job
+
+    def finish(self) -> tuple[Job, list[Record]]:
+        """Wait for a job that was handed over."""
+        import ray
+
+        (first, *_), _ = ray.wait(list(self.begun))
+        job = self.begun.pop(first)
+        try:
+            return job, ray.get(first)
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+            names = ", ".join(dict.fromkeys(network.row.name for network in job.networks))
+            raise ChildProcessError(
+                f"the workers that were to {job.kind} {names} died, {RETRIES + 1} of them, perhaps for want of "
+                "memory; what else is trained is kept"
+            ) from error
 
 
 def _work(

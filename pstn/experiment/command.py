@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pstn.experiment.catalogue import MissingTable, find, names
 from pstn.experiment.comparison import compare
-from pstn.experiment.engine import results_path, run
+from pstn.experiment.engine import results_path, run_all
 from pstn.experiment.page import render
 from pstn.experiment.results import Results
 from pstn.experiment.settings import Reproduce
@@ -33,20 +33,20 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
     if settings.ray and settings.ray[0] in names(settings.experiments):
         raise MissingTable(f"--ray has the address {settings.ray[0]!r}, which is a table: name tables before --ray")
     ray = None if settings.ray is None else settings.ray[0] if settings.ray else "local"
+    if not settings.render:
+        run_all(
+            tables,
+            quick=settings.quick,
+            device=settings.device,
+            rows=settings.rows,
+            runs=settings.runs,
+            results=settings.results,
+            jobs=settings.jobs,
+            ray=ray,
+            command=command,
+            console=console,
+        )
     for table in tables:
-        if not settings.render:
-            run(
-                table,
-                quick=settings.quick,
-                device=settings.device,
-                rows=settings.rows,
-                runs=settings.runs,
-                results=settings.results,
-                jobs=settings.jobs,
-                ray=ray,
-                command=command,
-                console=console,
-            )
         comparison = compare(table.sliced() if settings.quick else table, results=settings.results)
         if settings.render:
             console.print(f"wrote {render(comparison, settings.docs)}", highlight=False, soft_wrap=True)

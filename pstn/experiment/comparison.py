@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from pstn.experiment.choice import choose
@@ -196,19 +197,20 @@ def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
     by_recipe = {(r["recipe"], r["fold"]): r for r in Results(results_path(results, table)).records.values()}
     found = []
     for row in table.rows:
-        keys = {plain(setting): recipe(row, plain(setting)) for setting in row.settings()}
 
-        def record(setting: Setting, fold: int, keys: dict[str, str] = keys) -> Record | None:
-            return by_recipe.get((keys[plain(setting)], fold))
+        def record(by: Experiment, setting: Setting, fold: int) -> Record | None:
+            return by_recipe.get((recipe(by, plain(setting)), fold))
 
-        setting = choose(row, record)
+        judge = row.trials or row
+        setting = choose(judge, partial(record, judge))
         if setting is None:
             continue
-        final = [record(setting, fold) for fold in range(row.folds)]
+        final = [record(row, setting, fold) for fold in range(row.folds)]
         if any(one is None or not (one["test"] or one["failure"]) for one in final):
             continue
         sound = [one for one in final if one is not None and not one["failure"]]
-        every = [one for each in row.settings() for fold in range(row.folds) if (one := record(each, fold)) is not None]
+        cells = itertools.product(dict.fromkeys((judge, row)), row.settings(), range(row.folds))
+        every = [one for cell in cells if (one := record(*cell)) is not None]
         if sound:
             found.append(Result(row, setting, sound, every))
     return Comparison(table, found)

@@ -65,14 +65,19 @@ class Network:
         """How it is trained."""
         return self.row.config(self.setting, self.fold)
 
+    @property
+    def steps(self) -> int:
+        """How many steps it takes to train."""
+        return self.config.length(len(_split(self.row.data, self.fold).train))
+
     @cached_property
     def architecture(self) -> str:
         """A checksum of what networks have in common that may be trained together; a fleet looks closer."""
         config, split = self.config, _split(self.row.data, self.fold)
         shape = (len(split.train), *split.train.x.shape[1:])
-        return checksum(
-            [_outline(self.row, plain(self.setting)), shape, config.batch_size, config.steps, config.epochs]
-        )
+        kinds = [type(each).__name__ for each in _parts(self.row.augmentation(self.setting))]
+        lengths = [config.batch_size, config.steps, config.epochs, config.samples]
+        return checksum([_outline(self.row, plain(self.setting)), shape, kinds, *lengths])
 
     def member(self, device: Accelerator) -> Member:
         """The network, untrained, with all that training needs."""
@@ -176,8 +181,14 @@ def _anywhere(text: str) -> str:
 def _outline(row: Experiment, setting: str) -> list[Any]:
     """The kinds of a network's parts and the shapes of its parameters."""
     model = _blank(row, original(row, setting))
-    parts = [type(module).__name__ for module in model.modules()]
-    return [parts, [tuple(parameter.shape) for parameter in model.parameters()]]
+    return [
+        [type(module).__name__ for module in _parts(model)],
+        [tuple(parameter.shape) for parameter in model.parameters()],
+    ]
+
+
+def _parts(module: nn.Module | None) -> list[nn.Module]:
+    return [] if module is None else list(module.modules())
 
 
 @cache

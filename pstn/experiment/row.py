@@ -6,6 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -54,6 +55,8 @@ class Experiment:
         grid: Values to choose from. A field of ``Train`` is set there; any other name is an argument of ``model``, of
             ``augment``, or of both.
         tuning_folds: How many of the folds the choice looks at; all by default. The others are trained at it alone.
+        trial_epochs: How many epochs to train for while settings are compared; as many as ever by default. The chosen
+            setting is then trained in full, on every fold.
         augment: Builds the augmentation of training inputs from its hyperparameters.
         loss: ``loss(output, y)`` to minimise instead of the bound: a function, or a frozen dataclass to call.
         samples: Transformations that are averaged over when a network is measured.
@@ -89,6 +92,7 @@ class Experiment:
     folds: int = 5
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tuning_folds: int | None = None
+    trial_epochs: int | None = None
     augment: Callable[..., nn.Module] | None = None
     loss: Callable[[Any, Tensor], Tensor] | None = None
     samples: int = 10
@@ -126,6 +130,21 @@ class Experiment:
     def tuned(self) -> int:
         """How many folds the choice of a setting looks at."""
         return self.folds if self.tuning_folds is None else self.tuning_folds
+
+    @cached_property
+    def trials(self) -> Experiment | None:
+        """The row on which the setting is chosen, where that is not this one."""
+        if self.trial_epochs is None or len(self.settings()) == 1:
+            return None
+        train, words = replace(self.train, epochs=self.trial_epochs), f"{self.label}, to choose by"
+        return replace(
+            self, name=f"{self.name}-trials", label=words, line=words, train=train, folds=self.tuned, trial_epochs=None
+        )
+
+    def chain(self) -> list[Experiment]:
+        """The rows that must be trained before this one, in order, and itself."""
+        before = [each for each in (self.needs, self.trials) if each is not None]
+        return [*dict.fromkeys(row for each in before for row in each.chain()), self]
 
     @property
     def lacks(self) -> str | None:
@@ -169,6 +188,7 @@ class Experiment:
         cut = {
             "folds": min(self.folds, QUICK_FOLDS),
             "tuning_folds": 1,
+            "trial_epochs": None,
             "grid": {name: _middle(values) for name, values in self.grid.items()},
             "train": train,
             "data": Slice(self.data),

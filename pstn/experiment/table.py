@@ -84,24 +84,15 @@ class Table:
             )
 
     def row(self, name: str) -> Experiment:
-        """The row of a name, be it only one that another row needs."""
+        """The row of a name, be it only one that comes before another."""
         for row in self.every():
             if row.name == name:
                 return row
         raise KeyError(f"{self.id} has no row {name!r}; it has {', '.join(row.name for row in self.rows)}")
 
     def every(self) -> list[Experiment]:
-        """The rows with those they need, the needed before those that need them."""
-        found: dict[str, Experiment] = {}
-
-        def add(row: Experiment) -> None:
-            if row.needs is not None:
-                add(row.needs)
-            found.setdefault(row.name, row)
-
-        for row in self.rows:
-            add(row)
-        return list(found.values())
+        """The rows with those that come before them, in order."""
+        return list({each.name: each for row in self.rows for each in row.chain()}.values())
 
     def sliced(self) -> Table:
         """The table cut down for a quick look, under another id, so that its results stay apart."""

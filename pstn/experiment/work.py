@@ -24,7 +24,7 @@ Name = tuple[str, str, int]
 MEMBERS = "members.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """Networks to train or to test together.
 
@@ -35,6 +35,11 @@ class Job:
 
     kind: Literal["train", "test"]
     networks: tuple[Network, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many steps the job takes, a measure of how long; none to test."""
+        return max(network.steps for network in self.networks) if self.kind == "train" else 0
 
     @property
     def folder(self) -> Path:

@@ -118,6 +118,20 @@ class Train:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer='sgd' with momentum above 0")
 
+    def per_epoch(self, examples: int) -> int:
+        """How many steps an epoch of so many examples has."""
+        whole, rest = divmod(examples, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def length(self, examples: int) -> int:
+        """How many steps training on so many examples takes.
+
+        Example:
+            >>> Train(epochs=3, batch_size=4).length(10)
+            9
+        """
+        return self.steps or self.epochs * self.per_epoch(examples)
+
 
 def _check(name: str, value: float, *, at_least: float | None = None, above: float | None = None) -> None:
     low = at_least is None or value >= at_least

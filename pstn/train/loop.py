@@ -182,9 +182,7 @@ class Loop:
         self.terms: tuple[str, ...] = TERMS if loss is None else ("loss",)
         self.scores: tuple[str, ...] = SCORES if loss is None else ("loss",)
 
-        whole, rest = divmod(len(train), config.batch_size)
-        self.per_epoch = whole + (rest > 0 and not config.drop_last)
-        self.total = config.steps or config.epochs * self.per_epoch
+        self.per_epoch, self.total = config.per_epoch(len(train)), config.length(len(train))
         groups = param_groups(model, config.lr, config.localizer_lr)
         if not groups:
             raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 import pstn.experiment.work as work
-from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run
+from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
 from pstn.experiment.network import Network
 
 TRIALS = Path(__file__).parent / "trials"
@@ -114,6 +114,39 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(table, done, tmp_path, mon
 def test_fleets_side_by_side_end_the_same(table, done, tmp_path):
     go(table, tmp_path, jobs=3)
     assert essence(tmp_path) == essence(done)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_path, monkeypatch, jobs):
+    tables = [table, replace(table, id="toy/again", rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())]
+    sizes = counting(monkeypatch)
+    options = {"device": "cpu", "runs": tmp_path / "runs", "results": tmp_path / "results", "jobs": jobs}
+    run_all(tables, rows=["cnn", "fast", "jitter"], **options)
+    assert sum(sizes) == 8
+    first, again = essence(tmp_path), essence(tmp_path, "toy/again")
+    assert again == {key: first[key] for key in again}
+    assert {r["row"] for r in again.values()} == {"fast", "jitter"}
+
+
+def test_settings_are_chosen_after_short_trials_and_the_chosen_trained_in_full(table, tmp_path):
+    row = replace(table.row("jitter"), train=replace(table.row("jitter").train, steps=None, epochs=2), trial_epochs=1)
+    short = replace(table, rows=[row], quick=(), claims=())
+    go(short, tmp_path, jobs=2)
+    found = list(essence(tmp_path).values())
+    trials, final = ([r for r in found if r["row"] == name] for name in ("jitter-trials", "jitter"))
+    assert (len(trials), len(final)) == (4, 2)
+    assert {r["steps"] for r in final} == {2 * r["steps"] for r in trials}
+    assert all(r["test"] for r in final)
+    assert not any(r["test"] for r in trials), "test data is for the chosen alone"
+    best = min(
+        (v for v in row.grid["sigma"]),
+        key=lambda v: sum(r["validation"]["nll"] for r in trials if r["setting"] == {"sigma": v}),
+    )
+    assert all(r["setting"] == {"sigma": best} for r in final)
+    (result,) = compare(short, results=tmp_path / "results").results
+    assert (result.setting, len(result.chosen), len(result.every)) == ({"sigma": best}, 2, 6)
+    assert replace(row, trial_epochs=None).trials is None
+    assert row.trials is row.trials, "one row, however often it is asked for"
 
 
 def test_a_signal_stops_fleets_side_by_side_and_they_go_on(table, done, tmp_path, monkeypatch):
@@ -315,7 +348,7 @@ def test_a_row_without_its_data_is_left_out_and_said_so(table, tmp_path, capsys)
 def test_rows_can_be_picked_by_pattern(table, tmp_path):
     go(table, tmp_path, rows=["f?st"])
     assert {r["row"] for r in essence(tmp_path).values()} == {"fast"}
-    with pytest.raises(LookupError, match="no row nets; it has cnn, fast"):
+    with pytest.raises(LookupError, match="no row nets: toy/few_digits has cnn, fast"):
         go(table, tmp_path, rows=["nets"])
 
 

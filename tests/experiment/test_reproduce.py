@@ -81,7 +81,7 @@ def test_help_explains_every_option(capsys):
     ("args", "words"),
     [
         (["toy/tabel"], "there is no table or paper 'toy/tabel'; there are toy/few_digits, toy/fused"),
-        (["toy/few_digits", "--rows", "x*"], "has no row x*; it has cnn, fast"),
+        (["toy/few_digits", "--rows", "x*"], "there is no row x*: toy/few_digits has cnn, fast"),
         (["--ray", "toy/few_digits"], "name tables before --ray"),
         (["--experiments", "nowhere"], "no folder of experiments: looked for nowhere"),
     ],

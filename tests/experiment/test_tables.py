@@ -269,6 +269,9 @@ def test_reliability_is_recorded_and_gives_the_ece_again(id, rows, tmp_path):
     [
         ("pstn22/calibration", "cnn-100", ("pstn22/table2", "cnn-100"), True),
         ("pstn22/calibration", "pstn-0.0003", ("pstn22/table2", "pstn-100"), True),
+        ("pstn20/table1", "cnn-1000", ("pstn22/table2", "cnn-1000"), True),
+        ("pstn20/table1", "cnn-augment-10000", ("pstn22/table2", "cnn-augment-10000"), True),
+        ("pstn20/table1", "pstn-tuned-100", ("pstn22/table2", "gaussian-100"), True),
         ("pstn20/calibration", "pstn-0.1", ("pstn20/table1", "pstn-tuned-100"), True),
         ("pstn22/figure1", "pstn-96", ("pstn22/placement", "pstn-96"), True),
         ("pstn22/calibration", "pstn-0.0003", ("pstn22/table2", "pstn-30"), False),

@@ -60,9 +60,7 @@ class Fleet:
 
         self.pool, self.starts = _pool([m.train for m in members], self.device)
         self.examples = len(members[0].train)
-        whole, rest = divmod(self.examples, config.batch_size)
-        self.per_epoch = whole + (rest > 0 and not config.drop_last)
-        self.total = config.steps or config.epochs * self.per_epoch
+        self.per_epoch, self.total = config.per_epoch(self.examples), config.length(self.examples)
         # Settings are worked out once for all members that share them: whatever a config says but for its seed.
         alike = [replace(c, seed=0) for c in self.configs]
         self.settings = list(dict.fromkeys(alike))

@@ -1,0 +1,145 @@
+"""What a table has, what it lacks, and what can be done about it next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pstn.experiment.choice import choose
+from pstn.experiment.network import Network, plain
+from pstn.experiment.results import Record, Results
+from pstn.experiment.row import Experiment, Setting
+from pstn.experiment.table import Table
+from pstn.experiment.work import Job, fleets
+
+
+class Plan:
+    """What a table has and what it lacks.
+
+    Arguments:
+        table: The table.
+        rows: The rows to run.
+        runs: The folder of trained networks.
+        results: The table's records.
+    """
+
+    def __init__(self, table: Table, rows: Sequence[Experiment], runs: Path, results: Results) -> None:
+        self.table, self.runs, self.results = table, runs, results
+        self.lacking = {row.name: what for row in rows if (what := row.lacks)}
+        self.rows: dict[str, Experiment] = {}
+        for row in rows:
+            if row.name not in self.lacking:
+                self.rows |= {each.name: each for each in row.chain()}
+        self.trials = {row.trials.name for row in self.rows.values() if row.trials is not None}
+        self.planned: set[str] = set()  # the keys of networks that are handed out to be trained or tested
+        self.networks: dict[tuple[str, str, int], Network] = {}
+        self.fresh: dict[str, Record] = {}  # what is trained but not yet recorded
+
+    def network(self, row: Experiment, setting: Setting, fold: int) -> Network:
+        """The network of a row at a setting and a fold."""
+        name = (row.name, plain(setting), fold)
+        if name not in self.networks:
+            pretrained = None
+            if row.needs is not None:
+                chosen = self.chosen(row.needs)
+                assert chosen is not None, f"{row.needs.name} comes before {row.name}"
+                pretrained = self.network(row.needs, chosen, fold % row.needs.folds)
+            self.networks[name] = Network(row, setting, fold, self.runs, pretrained)
+        return self.networks[name]
+
+    def record(self, network: Network) -> Record | None:
+        """What is known of a network: its record in the results, or what training left; None if it is not trained."""
+        key = network.key
+        if key not in self.fresh and key not in self.results.records:
+            found = network.record()
+            if found is None:
+                return None
+            self.fresh[key] = found
+        return self.fresh.get(key) or self.results.records[key]
+
+    def chosen(self, row: Experiment) -> Setting | None:
+        """The setting that validation picks; None as long as networks are missing."""
+        judge = row.trials or row
+        return choose(judge, lambda setting, fold: self.record(self.network(judge, setting, fold)))
+
+    def todo(self, row: Experiment) -> tuple[str, list[Network]]:
+        """What comes next for a row: networks to ``"train"``, some to ``"test"``, or just ``"wait"`` or ``"done"``."""
+        before = [each for each in (row.needs, row.trials) if each is not None]
+        if any(self.todo(each)[0] != "done" for each in before):
+            return "wait", []
+        if missing := [network for network in self._tuning(row) if self.record(network) is None]:
+            return "train", self._needed(missing)
+        if row.name in self.trials:  # they are to choose by, not to be measured
+            return "done", []
+        final = self._final(row)
+        if missing := [network for network in final if self.record(network) is None]:
+            return "train", self._needed(missing)
+        untested = [network for network in final if not (self._of(network)["test"] or self._of(network)["failure"])]
+        # Chosen by what the results say, but the weights are gone: there is no way but to train them again.
+        if missing := [network for network in untested if not network.path.exists()]:
+            return "train", self._needed(missing)
+        return ("test", untested) if untested else ("done", [])
+
+    def jobs(self) -> list[Job]:
+        """What can be begun now and has not been handed out before; finished rows are recorded.
+
+        Networks that become due together are sorted into fleets together, so that how fast each fleet is trained does
+        not decide on its company.
+        """
+        train: list[Network] = []
+        tests: list[Job] = []
+        for row in self.rows.values():
+            kind, networks = self.todo(row)
+            if kind == "done":
+                self.settle(row)
+            fresh = [network for network in networks if network.key not in self.planned]
+            if kind == "train":
+                train += fresh
+            elif kind == "test" and fresh:
+                tests.append(Job("test", tuple(fresh)))
+        known = {network.key: network for network in self.networks.values()}
+        found = [*tests, *fleets(list(dict.fromkeys(train)), self.table.fleet, known)]
+        self.planned |= {network.key for job in found for network in job.networks}
+        return found
+
+    def close(self, job: Job, records: Sequence[Record]) -> None:
+        """Take in what came of a job."""
+        self.planned -= {network.key for network in job.networks}
+        for record in records:
+            self.note(record)
+
+    def settle(self, row: Experiment) -> None:
+        """Record the networks of a finished row that are not recorded yet."""
+        final = [] if row.name in self.trials else self._final(row)
+        keys = dict.fromkeys(network.key for network in (*self._tuning(row), *final))
+        if new := [self.fresh.pop(key) for key in keys if key in self.fresh]:
+            self.results.add(new)
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Take in what a worker found out. Weights that were lost and trained again change nothing on record."""
+        key = record["key"]
+        if key in self.results.records and not record["test"]:
+            return
+        self.fresh[key] = {**self.results.records.get(key, {}), **self.fresh.get(key, {}), **record}
+
+    def _needed(self, networks: list[Network]) -> list[Network]:
+        """The networks, or those of them that must be trained again first because these start from them."""
+        gone = [n.pretrained for n in networks if n.pretrained is not None and not n.pretrained.path.exists()]
+        return self._needed(list(dict.fromkeys(gone))) if gone else networks
+
+    def _tuning(self, row: Experiment) -> list[Network]:
+        """The networks that a row's setting is chosen by, and that are its own."""
+        if row.trials is not None:
+            return []
+        return [self.network(row, setting, fold) for setting in row.settings() for fold in range(row.tuned)]
+
+    def _final(self, row: Experiment) -> list[Network]:
+        setting = self.chosen(row)
+        assert setting is not None
+        return [self.network(row, setting, fold) for fold in range(row.folds)]
+
+    def _of(self, network: Network) -> Record:
+        found = self.record(network)
+        assert found is not None
+        return found

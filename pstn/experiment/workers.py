@@ -1,0 +1,83 @@
+"""Who does the jobs: this process, one or several at a time."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, nullcontext
+from typing import Protocol, Self
+
+import torch
+from rich.progress import Progress
+
+from pstn.experiment.results import Record
+from pstn.experiment.table import Table
+from pstn.experiment.work import Job, place
+from pstn.train.config import Accelerator
+from pstn.train.signals import Signals
+
+
+class Workers(Protocol):
+    """Those who do jobs."""
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs can be begun before one is finished."""
+
+    def start(self, job: Job, table: Table) -> None:
+        """Begin a job of a table (the whole one, where a slice of it is run)."""
+
+    def finish(self) -> tuple[Job, list[Record]]:
+        """Wait for a job that was begun; what came of it."""
+
+
+class Threads:
+    """Workers in this process: one, which is this thread, or several, each a thread with a stream of its own on a GPU.
+
+    Arguments:
+        at_once: How many.
+        device: Where to train.
+        facts: What to write into each record.
+        progress: A display for each fleet to add a line to.
+    """
+
+    def __init__(self, at_once: int, device: Accelerator, facts: Record, progress: Progress) -> None:
+        self.at_once, self.device, self.facts, self.progress = at_once, device, facts, progress
+        if at_once > 1:  # as many queues as a GPU has, unless it is in use already: by default, streams share eight
+            os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        self.begun: dict[Future[list[Record]], Job] = {}
+        self.job: Job | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if self.at_once > 1:
+                self.signals = stack.enter_context(Signals())
+                self.pool = stack.enter_context(ThreadPoolExecutor(self.at_once))
+            self.stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()  # waits for those that run; they have seen the signal too, and save what they have
+
+    def start(self, job: Job, table: Table) -> None:
+        """Begin a job."""
+        if self.at_once == 1:
+            self.job = job
+        else:
+            self.begun[self.pool.submit(self._work, job)] = job
+
+    def finish(self) -> tuple[Job, list[Record]]:
+        """Wait for a job that was begun."""
+        if self.job is not None:
+            job, self.job = self.job, None
+            return job, job.do(self.device, self.facts, self.progress)
+        (future, *_), _ = wait(self.begun, return_when=FIRST_COMPLETED)
+        job, records = self.begun.pop(future), future.result()
+        if self.signals.received is not None:
+            self.signals.throw("stopped between two jobs")
+        return job, records
+
+    def _work(self, job: Job) -> list[Record]:
+        cuda = place(self.device) == "cuda"
+        with torch.cuda.stream(torch.cuda.Stream()) if cuda else nullcontext():
+            return job.do(self.device, self.facts, self.progress)
