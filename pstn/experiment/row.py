@@ -112,9 +112,10 @@ class Experiment:
         object.__setattr__(self, "line", self.line or self.label)
         check_choice("column", self.column, ("published", "best", "extra"))
         check_choice("select", self.select[1], ("min", "max"))
-        if "/" in self.name or self.folds < 1 or not 1 <= self.tuned <= self.folds:
+        tuning = self.folds if self.tuning_folds is None else self.tuning_folds
+        if "/" in self.name or self.folds < 1 or not 1 <= tuning <= self.folds:
             raise ValueError(
-                f"row {self.name!r} has {self.folds} folds and tunes on {self.tuned}; expected a name without '/', and "
+                f"row {self.name!r} has {self.folds} folds and tunes on {tuning}; expected a name without '/', and "
                 "at least one fold, no more of them for tuning than there are"
             )
         for name, values in self.grid.items():
@@ -128,8 +129,8 @@ class Experiment:
 
     @property
     def tuned(self) -> int:
-        """How many folds the choice of a setting looks at."""
-        return self.folds if self.tuning_folds is None else self.tuning_folds
+        """How many folds the choice of a setting looks at; all where there is nothing to choose."""
+        return self.folds if self.tuning_folds is None or len(self.settings()) == 1 else self.tuning_folds
 
     @cached_property
     def trials(self) -> Experiment | None:

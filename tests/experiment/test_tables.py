@@ -153,7 +153,10 @@ def test_several_starts_are_scored_by_the_most_probable(tmp_path):
 
 
 def test_the_best_rows_stand_beside_the_published_ones_with_as_many_steps_and_no_more_parameters():
-    for id, wanted in (("pstn22/rotated", ["starts"]), ("pstn22/placement", ["starts-96", "starts-56"])):
+    for id, wanted in (
+        ("pstn22/rotated", ["starts"]),
+        ("pstn22/placement", [f"starts-{n}{end}" for n in (96, 56) for end in ("", "-short")]),
+    ):
         table = find(id)
         best = [row for row in table.rows if row.column == "best"]
         assert [row.name for row in best] == wanted
