@@ -75,7 +75,7 @@ class Cluster:
         rest = (runs, self.device, self.facts, self.threads)
         self.begun[self.task.remote(str(table.source), table.id, self.quick, job.kind, parcels, *rest)] = job
 
-    def finish(self) -> tuple[Job, list[Record]]:
+    def finish(self) -> tuple[Job, list[Record] | Exception]:
         """Wait for a job that was handed over."""
         import ray
 
@@ -83,12 +83,12 @@ class Cluster:
         job = self.begun.pop(first)
         try:
             return job, ray.get(first)
-        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-            names = ", ".join(dict.fromkeys(network.row.name for network in job.networks))
-            raise ChildProcessError(
-                f"the workers that were to {job.kind} {names} died, {RETRIES + 1} of them, perhaps for want of "
-                "memory; what else is trained is kept"
-            ) from error
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
+            return job, ChildProcessError(
+                f"{RETRIES + 1} workers died {job}, perhaps for want of memory; what else is trained is kept"
+            )
+        except ray.exceptions.RayTaskError as error:
+            return job, error.as_instanceof_cause()
 
 
 def _work(

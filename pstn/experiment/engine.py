@@ -56,7 +56,8 @@ def run_all(
         tables: The tables. Their work is one heap, from which each free worker takes what takes longest.
         quick: Run slices of them, recorded apart.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
-        rows: Names of the rows to run, or patterns such as ``"cnn-*"``; all by default.
+        rows: Names of the rows to run, or patterns such as ``"cnn-*"``, for one table alone ``"pstn22/table2:cnn-*"``;
+            all by default.
         runs: The folder to keep trained networks in. What two tables have in common there is trained once.
         results: The folder to record in, as ``<paper>/<table>.jsonl``.
         jobs: How many fleets to train at a time. Small networks leave a GPU idle between their kernels, however many
@@ -98,6 +99,7 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
     """Hand out work until there is none."""
     waiting: list[tuple[Plan, Job]] = []
     running: dict[Job, Plan] = {}
+    failures: list[Exception] = []
     taken: set[Path] = set()  # the networks that somebody trains or has trained
     shown = {plan: Bar(plan.table.id, progress, console) for plan in plans}
     while True:
@@ -121,11 +123,17 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
             running[job] = plan
             workers.start(job, plans[plan])
         if not running:
-            return
-        job, records = workers.finish()
+            break
+        job, outcome = workers.finish()
         plan = running.pop(job)
-        plan.close(job, records)
+        if isinstance(outcome, Exception):  # the rest goes on; what came to grief is not tried again
+            failures.append(outcome)
+            console.print(f"{plan.table.id}: {job} failed: {outcome!r}", markup=False, highlight=False, soft_wrap=True)
+            continue
+        plan.close(job, outcome)
         shown[plan].count(job)
+    if failures:
+        raise failures[0]
 
 
 class Bar:
@@ -146,10 +154,7 @@ class Bar:
         self.done += len(job.networks)
         self._show()
         if not self.console.is_terminal:
-            verb = "trained" if job.kind == "train" else "tested"
-            names = ", ".join(dict.fromkeys(network.row.name for network in job.networks))
-            text = f"{self.name}: {verb} {len(job.networks)} of {names} ({self.done}/{self.total})"
-            self.console.print(text, highlight=False)
+            self.console.print(f"{self.name}: {job} done ({self.done}/{self.total})", highlight=False)
 
     def _show(self) -> None:
         status = f"{self.done}/{self.total} networks"
@@ -169,10 +174,17 @@ def _progress(console: Console) -> Progress:
 
 def _wanted(tables: Sequence[Table], rows: Sequence[str]) -> dict[Table, list[Experiment]]:
     """The tables with those of their rows whose names fit any of the patterns."""
+    texts = [pattern if ":" in pattern else f"*:{pattern}" for pattern in rows] or ["*"]
     found = {
         table: fit
         for table in tables
-        if (fit := [row for row in table.rows if not rows or any(fnmatchcase(row.name, pattern) for pattern in rows)])
+        if (
+            fit := [
+                row
+                for row in table.rows
+                if any(fnmatchcase(f"{table.id.removesuffix('-quick')}:{row.name}", text) for text in texts)
+            ]
+        )
     }
     if tables and not found:
         known = "; ".join(f"{table.id} has {', '.join(row.name for row in table.rows)}" for table in tables)

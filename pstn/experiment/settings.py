@@ -22,13 +22,13 @@ class Reproduce:
     list: bool = False
     """Show every table with its state: full, stand-in (other data than the paper's) or needs data."""
     rows: tuple[str, ...] = ()
-    """Only these rows, by name or pattern, such as 'cnn-*'."""
+    """Only these rows, by name or pattern, such as 'cnn-*'; of one table alone, 'pstn22/table2:cnn-*'."""
     quick: bool = False
     """A slice, for a first look: a few rows, 2 folds, 200 steps, 500 test examples; recorded apart."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto is cuda where there is one."""
     jobs: int = 1
-    """Fleets to train at a time on this machine; on a GPU, four or so of small networks."""
+    """Fleets to train at a time on this machine; on a GPU, 8 to 16 of small networks."""
     ray: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[ADDRESS]")] = None
     """Hand fleets of networks to Ray: alone, to one of this machine's own; with an address, to a cluster."""
     render: bool = False

@@ -36,6 +36,10 @@ class Job:
     kind: Literal["train", "test"]
     networks: tuple[Network, ...]
 
+    def __str__(self) -> str:
+        names = ", ".join(dict.fromkeys(network.row.name for network in self.networks))
+        return f"{self.kind}ing {len(self.networks)} of {names}"
+
     @property
     def steps(self) -> int:
         """How many steps the job takes, a measure of how long; none to test."""

@@ -27,8 +27,8 @@ class Workers(Protocol):
     def start(self, job: Job, table: Table) -> None:
         """Begin a job of a table (the whole one, where a slice of it is run)."""
 
-    def finish(self) -> tuple[Job, list[Record]]:
-        """Wait for a job that was begun; what came of it."""
+    def finish(self) -> tuple[Job, list[Record] | Exception]:
+        """Wait for a job that was begun; what came of it, or what went wrong."""
 
 
 class Threads:
@@ -45,7 +45,7 @@ class Threads:
         self.at_once, self.device, self.facts, self.progress = at_once, device, facts, progress
         if at_once > 1:  # as many queues as a GPU has, unless it is in use already: by default, streams share eight
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-        self.begun: dict[Future[list[Record]], Job] = {}
+        self.begun: dict[Future[list[Record] | Exception], Job] = {}
         self.job: Job | None = None
 
     def __enter__(self) -> Self:
@@ -66,18 +66,21 @@ class Threads:
         else:
             self.begun[self.pool.submit(self._work, job)] = job
 
-    def finish(self) -> tuple[Job, list[Record]]:
+    def finish(self) -> tuple[Job, list[Record] | Exception]:
         """Wait for a job that was begun."""
         if self.job is not None:
             job, self.job = self.job, None
-            return job, job.do(self.device, self.facts, self.progress)
+            return job, self._work(job)
         (future, *_), _ = wait(self.begun, return_when=FIRST_COMPLETED)
-        job, records = self.begun.pop(future), future.result()
+        job, found = self.begun.pop(future), future.result()
         if self.signals.received is not None:
             self.signals.throw("stopped between two jobs")
-        return job, records
+        return job, found
 
-    def _work(self, job: Job) -> list[Record]:
-        cuda = place(self.device) == "cuda"
-        with torch.cuda.stream(torch.cuda.Stream()) if cuda else nullcontext():
-            return job.do(self.device, self.facts, self.progress)
+    def _work(self, job: Job) -> list[Record] | Exception:
+        apart = self.at_once > 1 and place(self.device) == "cuda"
+        with torch.cuda.stream(torch.cuda.Stream()) if apart else nullcontext():
+            try:
+                return job.do(self.device, self.facts, self.progress)
+            except Exception as error:
+                return error

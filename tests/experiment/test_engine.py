@@ -116,6 +116,25 @@ def test_fleets_side_by_side_end_the_same(table, done, tmp_path):
     assert essence(tmp_path) == essence(done)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeypatch, jobs):
+    with monkeypatch.context() as patch:
+        real = Network.member
+
+        def member(network, device):
+            if network.row.name == "fast":
+                raise MemoryError("too fast")
+            return real(network, device)
+
+        patch.setattr(Network, "member", member)
+        names = ["fast", "jitter"]
+        with pytest.raises(MemoryError, match="too fast"):
+            go(replace(table, rows=[table.row(n) for n in names], quick=(), claims=()), tmp_path, jobs=jobs)
+    assert {r["row"] for r in essence(tmp_path).values()} == {"jitter"}
+    go(table, tmp_path)
+    assert essence(tmp_path) == essence(done)
+
+
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_path, monkeypatch, jobs):
     tables = [table, replace(table, id="toy/again", rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())]
@@ -346,7 +365,7 @@ def test_a_row_without_its_data_is_left_out_and_said_so(table, tmp_path, capsys)
 
 
 def test_rows_can_be_picked_by_pattern(table, tmp_path):
-    go(table, tmp_path, rows=["f?st"])
+    go(table, tmp_path, rows=["f?st", "toy/others:cnn"])
     assert {r["row"] for r in essence(tmp_path).values()} == {"fast"}
     with pytest.raises(LookupError, match="no row nets: toy/few_digits has cnn, fast"):
         go(table, tmp_path, rows=["nets"])
