@@ -14,6 +14,7 @@ from pstn.experiment.results import Record
 from pstn.experiment.table import Table
 from pstn.experiment.work import Job, place
 from pstn.train.config import Accelerator
+from pstn.train.fleet import Fleet
 from pstn.train.signals import Signals
 
 
@@ -53,6 +54,8 @@ class Threads:
             if self.at_once > 1:
                 self.signals = stack.enter_context(Signals())
                 self.pool = stack.enter_context(ThreadPoolExecutor(self.at_once))
+                Fleet.at_once = self.at_once
+                stack.callback(setattr, Fleet, "at_once", 1)
             self.stack = stack.pop_all()
         return self
 

@@ -120,12 +120,13 @@ def test_the_company_does_not_matter():
     close(several[1], one[1])
 
 
-@pytest.mark.parametrize("kind", ["student", "point"])
-def test_compiled_steps_are_the_same_steps(kind, monkeypatch):
+@pytest.mark.parametrize(("kind", "count"), [("student", 2), ("point", 2), ("cnn", 1)])
+def test_compiled_steps_are_the_same_steps(kind, count, monkeypatch):
     """As long runs on a GPU take them; here by the compiler's own interpreter, which needs no other compiler."""
 
     def train():
-        members = [Member(made(i, kind), make_data(seed=i), None, replace(FIFTY, epochs=4, seed=i)) for i in range(2)]
+        configs = [replace(FIFTY, epochs=4, seed=i) for i in range(count)]
+        members = [Member(made(i, kind), make_data(seed=i), None, config) for i, config in enumerate(configs)]
         return [weights(run.model) for run in fit_fleet(members, progress=False)]
 
     plain, compiled = train(), []
@@ -144,6 +145,27 @@ def test_compiled_steps_are_the_same_steps(kind, monkeypatch):
     for a, b in zip(plain, train(), strict=True):
         close(a, b)
     assert len(compiled) == 3  # the optimizer's step, and one for each size of batch
+
+
+def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
+    from torch._dynamo.exc import Unsupported
+
+    def fail(*arguments):
+        raise Unsupported("no such thing")
+
+    def train():
+        return weights(fit_fleet([Member(made(0, "student"), make_data(), None, FIFTY)], progress=False)[0].model)
+
+    plain, prepare = train(), Lane.__init__
+
+    def long_run(lane, *arguments):
+        prepare(lane, *arguments)
+        lane.written = lane.compiled = True
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
+    monkeypatch.setattr(Lane, "__init__", long_run)
+    with pytest.warns(UserWarning, match="without torch.compile, which failed: no such thing"):
+        close(plain, train())
 
 
 def test_augmentations_may_differ_in_strength():

@@ -35,6 +35,8 @@ class Fleet:
 
     #: How many fleets this process is training, each in a thread of its own.
     running: ClassVar[int] = 0
+    #: How many may be trained at a time.
+    at_once: ClassVar[int] = 1
 
     path: Path | None = None
     folders: Sequence[Path] = ()

@@ -53,7 +53,8 @@ class Lane:
         # How often such a step is taken in the whole run, whatever was done of it before.
         uses = fleet.total if size == fleet.config.batch_size else fleet.total // fleet.per_epoch
         self.written = self.recorded or uses >= PATIENCE
-        self.compiled = self.recorded and uses >= ENDURANCE
+        # Compiling is Python, which one thread at a time runs: of several fleets, all wait for it.
+        self.compiled = self.recorded and uses >= ENDURANCE * fleet.at_once
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -88,7 +89,17 @@ class Lane:
         x, y = (values.index_select(0, index.flatten()).unflatten(0, index.shape) for values in (pool.x, pool.y))
         knobs = self._next(self.knobs)
         self.cursor += 1
-        self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
+        try:
+            self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
+        except Exception as error:
+            # The compiler's own errors, told by their home: to import it takes a second. They come in the first step,
+            # which is taken for its sake and then undone.
+            if not self.compiled or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            warnings.warn(f"this fleet trains without torch.compile, which failed: {error}", stacklevel=2)
+            self.compiled = False
+            self.fleet.stack.steps.clear()
+            self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
 
     def _record(self) -> None:
         """Take a few steps for the allocator and the kernels' compilers, record one, and undo them."""

@@ -33,7 +33,7 @@ class Optimizer:
         config, weights = self.config, self.stack.weights
         # A row that is not alive has no gradient (it may be NaN) and no learning rate.
         gradient = torch.where(alive[:, None], gradient, 0.0)
-        body, localizer, _, decay, first, second = (column[:, None] for column in (knobs * alive[:, None]).unbind(1))
+        body, localizer, _, decay, first, second = (knobs * alive[:, None])[..., None].unbind(1)
         rate = torch.where(self.stack.localizer, localizer, body)
         if config.clip is not None:
             norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
