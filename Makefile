@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs lint format clean
+.PHONY: demo test docs extras lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -23,6 +23,9 @@ test: lint  ## lint, types, doctests and tests
 
 docs: .venv/ready  ## the documentation, build/docs
 	$(BIN)/sphinx-build -q -W docs build/docs
+
+extras: .venv/ready  ## each extra on its own, in a fresh environment (half an hour; not part of make test)
+	$(BIN)/python tests/extras.py $(ONLY)
 
 lint: .venv/ready  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -34,8 +34,13 @@ SCALES = (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 
 
 @cache
+def _whole() -> Data:
+    return mnist("train")
+
+
+@cache
 def _part(n: int, fold: int, split: Literal["train", "validation"]) -> Data:
-    return mnist_subset(n, fold, split).normalised(NORMALISE)
+    return mnist_subset(n, fold, split, whole=_whole()).normalised(NORMALISE)
 
 
 @cache

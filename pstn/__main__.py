@@ -49,6 +49,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C."""
     try:
         return _run(args)
+    except KeyboardInterrupt:  # before a command had begun
+        return 130
     except BrokenPipeError:  # whoever read the output (``pstn --help | head``) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from pstn.stn import STN, Output
+    from pstn.wrap import Wrapped
 
 Format = Literal["onnx", "torch.export"]
 
@@ -37,7 +38,7 @@ class MeanPath(nn.Module):
         tensor([1., 1.], grad_fn=<SumBackward1>)
     """
 
-    def __init__(self, model: STN) -> None:
+    def __init__(self, model: STN | Wrapped) -> None:
         super().__init__()
         self.model = model
 
@@ -65,7 +66,7 @@ class Fixed(nn.Module):
         (True, torch.Size([16, 3, 4]))
     """
 
-    def __init__(self, model: STN, samples: int = 16) -> None:
+    def __init__(self, model: STN | Wrapped, samples: int = 16) -> None:
         super().__init__()
         if samples < 1:
             raise ValueError(f"samples is {samples}; expected at least one draw (0 is the mean path's)")
@@ -112,7 +113,7 @@ class SampledPath(nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(self, model: STN, samples: int = 16) -> None:
+    def __init__(self, model: STN | Wrapped, samples: int = 16) -> None:
         super().__init__()
         self.fixed = Fixed(model, samples)
 
@@ -122,12 +123,12 @@ class SampledPath(nn.Module):
 
 
 def export(
-    model: STN, format: Format, path: str | Path, example: Float[Tensor, "b c *space"], *, samples: int = 0
+    model: STN | Wrapped, format: Format, path: str | Path, example: Float[Tensor, "b c *space"], *, samples: int = 0
 ) -> Path:
     """A model as a file that runs without this library, for any batch size; predictions in it draw nothing at random.
 
     Arguments:
-        model: An :class:`pstn.STN`.
+        model: An :class:`pstn.STN`, or what :func:`pstn.wrap` returned.
         format: ``"onnx"``, with input ``x`` and output ``probs``, or ``"torch.export"``, for ``torch.export.load``.
         path: The file to write.
         example: Some inputs, at least two, which fix channels and size; normalised as the model's inputs are.
@@ -153,7 +154,7 @@ def export(
     return Path(path)
 
 
-def to_program(model: STN, example: Float[Tensor, "b c *space"], *, samples: int = 0) -> ExportedProgram:
+def to_program(model: STN | Wrapped, example: Float[Tensor, "b c *space"], *, samples: int = 0) -> ExportedProgram:
     """A model as a ``torch.export`` program for any batch size: its mean path, or its average over fixed draws.
 
     Arguments:
@@ -161,6 +162,8 @@ def to_program(model: STN, example: Float[Tensor, "b c *space"], *, samples: int
         example: Some inputs, at least two, which fix channels and size.
         samples: 0 for the posterior's centre, S for the average over S fixed Sobol points.
     """
+    if not hasattr(model, "transformers") or not hasattr(model, "placement"):
+        raise TypeError(f"the model is a {type(model).__name__}; expected an STN, or a network that wrap(...) returned")
     if len(example) < 2:
         raise ValueError(f"the example has {len(example)} inputs; export needs at least 2 to leave the batch size open")
     training = model.training
@@ -172,7 +175,7 @@ def to_program(model: STN, example: Float[Tensor, "b c *space"], *, samples: int
         model.train(training)
 
 
-def to_onnx(model: STN, example: Float[Tensor, "b c *space"], path: str | Path, *, samples: int = 0) -> Path:
+def to_onnx(model: STN | Wrapped, example: Float[Tensor, "b c *space"], path: str | Path, *, samples: int = 0) -> Path:
     """A model as an ONNX graph (opset 20) with input ``x`` and output ``probs``, any batch size.
 
     Needs the extra ``onnx``: ``pip install 'pstn[onnx]'``. A CPAB family becomes plain operations, as exact as here; in

@@ -21,6 +21,7 @@ from pstn import nets
 from pstn.data import Data, Normalise
 from pstn.families import CPAB, Affine, Compose, Family
 from pstn.grid import Padding, identity_grid, sample
+from pstn.nets.scales import scales_classifier
 from pstn.objectives import elbo
 from pstn.posterior import Learned
 from pstn.stn import STN, param_groups
@@ -79,7 +80,7 @@ def recipe(
         pets: 40 images of 28×28 pixels and 1 channel, 20 to 20 of each of 2 classes.
         The background differs, so what a warp needs from outside continues the border.
         Each image is brought to the same brightness and contrast.
-        Affine maps, their spread learned from the data; a classifier of 27,662 parameters.
+        Affine maps, their spread learned from the data; a classifier of 60,722 parameters.
         632 steps of 16 examples, 4 warps of each.
     """
     data.check_trainable()
@@ -163,9 +164,8 @@ def warps(size: Sequence[int]) -> Family:
 def body(shape: Sequence[int], classes: int) -> nn.Module:
     """A classifier sized to its inputs: at most 100,000 parameters for series and small images.
 
-    Series and flat images of any length: three convolutions with batch normalisation, then mean and maximum over time.
-    Images up to 64 pixels: convolutions and a hidden layer, as in :func:`pstn.nets.classifier`. Larger ones: a narrow
-    ResNet-18.
+    Series of any length: :func:`pstn.nets.scales.scales_classifier`. Images up to 64 pixels: convolutions with batch
+    normalisation and a hidden layer; below 16, as in :func:`pstn.nets.classifier`. Larger ones: a narrow ResNet-18.
 
     Arguments:
         shape: One input's shape, (C, L) or (C, H, W).
@@ -173,10 +173,10 @@ def body(shape: Sequence[int], classes: int) -> nn.Module:
 
     Example:
         >>> [sum(p.numel() for p in body(shape, 10).parameters()) for shape in ((1, 128), (1, 28, 28), (3, 64, 64))]
-        [32554, 28086, 77502]
+        [46682, 61242, 90522]
     """
     if len(shape) == 2:
-        return _series_body(shape, classes)
+        return scales_classifier(shape, classes)
     channels, *size = shape
     side = min(size)
     if side < 4:
@@ -185,28 +185,23 @@ def body(shape: Sequence[int], classes: int) -> nn.Module:
     if side < 16:
         return nets.classifier(shape, classes, channels=(24,) if side < 10 else (16, 32), kernel=3, hidden=52)
     if max(size) <= 64:
-        return nets.classifier(shape, classes, channels=(12, 24) if side < 44 else (12, 24, 48), hidden=52)
+        return _image_body(shape, classes)
     return nets.resnet18(classes, channels=channels, width=16)
 
 
-def _series_body(shape: Sequence[int], classes: int) -> nn.Sequential:
-    before, length = shape
+def _image_body(shape: Sequence[int], classes: int) -> nn.Sequential:
+    # On held-out training images of MNIST, Fashion-MNIST, KMNIST and GTSRB-32, padding and batch normalisation are
+    # worth five points of accuracy over the papers' classifier; without the hidden layer, signs lose ten.
+    before, *size = shape
     layers: list[nn.Module] = []
-    for width, kernel, shrinks in ((32, 7, True), (64, 5, True), (64, 5, False)):
-        convolution = nn.Conv1d(before, width, kernel, padding=kernel // 2, bias=False)
-        shrink = [nn.MaxPool1d(2)] if shrinks and length >= 16 else []
-        layers.append(nn.Sequential(convolution, nn.BatchNorm1d(width), nn.ReLU(), *shrink))
-        before, length = width, length // 2 if shrink else length
-    return nn.Sequential(*layers, Summary(), nn.Dropout(0.25), nn.Linear(2 * before, classes))
-
-
-class Summary(nn.Module):
-    """The mean and the maximum of each channel over space, (B, C, *space) to (B, 2 C)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Means, then maxima."""
-        flat = x.flatten(2)
-        return torch.cat([flat.mean(-1), flat.amax(-1)], dim=1)
+    for width, kernel in zip((16, 32, 64) if max(size) < 40 else (16, 32, 48, 48), (5, 3, 3, 3), strict=False):
+        convolution = nn.Conv2d(before, width, kernel, padding=kernel // 2, bias=False)
+        layers.append(nn.Sequential(convolution, nn.BatchNorm2d(width), nn.MaxPool2d(2), nn.ReLU()))
+        before, size = width, [n // 2 for n in size]
+    hidden = [nn.Flatten(), nn.Linear(before * math.prod(size), 64), nn.ReLU(), nn.Dropout(0.5)]
+    model = nn.Sequential(*layers, *hidden, nn.Linear(64, classes))
+    # a CPU is about twice as fast with the channels last in memory; torch's stubs do not know the argument
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def settings(examples: int, ndim: int, *, warp: bool = True, steps: int | None = None, seed: int = 0) -> Train:
@@ -224,17 +219,20 @@ def settings(examples: int, ndim: int, *, warp: bool = True, steps: int | None =
         (1000, 64)
     """
     batch = 16 if examples <= 1000 else 32 if examples <= 5000 else 64
-    if steps is None:
-        steps = round(min(max(100 * math.sqrt(examples), 500), 10_000))
+    if steps is None:  # series lose a tenth of a point with half the steps of images
+        steps = round(min(max(100 * math.sqrt(examples), 500), 10_000) / (2 if ndim == 1 else 1))
+    # The weights of the divergence are the best on average over held-out parts of training data: of four sets of images
+    # (tried: 4, 7, 10) and of ten of series (0.3, 0.6, 1). Half or double costs a few tenths of a point. Digits alone
+    # want a larger one, clothes and hours of the day a smaller one.
     config = Train(
         steps=steps,
         batch_size=min(batch, examples),
         drop_last=True,
         lr=3e-3 if ndim == 1 else 2e-3,
-        weight_decay=1e-3 if ndim == 1 else 0.01,
+        weight_decay=0.01,
         schedule="cosine",
         samples=4 if warp else 1,
-        kl_weight=2.0 if ndim == 1 else 18.0,
+        kl_weight=0.6 if ndim == 1 else 7.0,
         kl_per="dataset",
         seed=seed,
     )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from pstn.distributions import Method, draw
 from pstn.families.affine import Affine
@@ -16,6 +17,7 @@ from pstn.families.base import Family
 from pstn.grid import Padding
 from pstn.nets.pooled import Mean
 from pstn.nets.small import Blind, Localizer
+from pstn.placement import C
 from pstn.posterior import Learned, Point, Posterior
 from pstn.stn import Output, Stage, Transformer, count_features
 from pstn.warp import warp
@@ -97,6 +99,7 @@ class Wrapped(nn.Module):
         self.body = body
         self.transformers = nn.ModuleList([transformer])
         self.family, self.posterior, self.at, self.reads, self.options = family, posterior, at, reads, options
+        self.placement = C(0)  # one look at a time, wherever it is
         #: Whether the transformer has been trained: before, there is nothing to draw.
         self.register_buffer("woken", torch.tensor(False))
         if isinstance(trained, str) and trained not in ("localizer", "all"):
@@ -104,7 +107,9 @@ class Wrapped(nn.Module):
         self.trained: tuple[str, ...] | None = (
             None if trained == "all" else () if trained == "localizer" else (*trained,)
         )
-        if self.trained is not None:
+        if self.trained is None:
+            body.requires_grad_(True)
+        else:
             chosen = [_find(body, name) for name in self.trained]
             body.requires_grad_(False)
             for layer in chosen:
@@ -122,7 +127,7 @@ class Wrapped(nn.Module):
         """Classify S warps of each input; 0 for the posterior's centre."""
         if self.training:
             self.woken.fill_(True)
-        if isinstance(self.posterior, Point) or not (self.training or bool(self.woken)):
+        if isinstance(self.posterior, Point) or (samples and not (self.training or self._is_woken())):
             samples = 0
         seen = x if self.reads is None else _output(self.body, self.reads, x)
         if self.at is None:
@@ -163,8 +168,14 @@ class Wrapped(nn.Module):
     ) -> Stage:
         transformer: Transformer = self.transformers[0]  # type: ignore[assignment]
         q = transformer(seen, (batch,))
-        theta = q.mode.unsqueeze(0) if samples == 0 else draw(q, samples, method, generator)
+        theta = q.mode.unsqueeze(0) if samples == 0 else self._draw(q, samples, method, generator)
         return Stage(theta, q, transformer.head.prior(q))
+
+    def _draw(self, q: Distribution, samples: int, method: Method, generator: torch.Generator | None) -> Tensor:
+        return draw(q, samples, method, generator)
+
+    def _is_woken(self) -> bool:
+        return self._was_woken if torch.compiler.is_exporting() else bool(self.woken)  # a graph has no values to ask
 
     def _warp(self, x: Tensor, theta: Tensor) -> Tensor:
         return warp(x, self.family, theta, **self.options)
@@ -172,6 +183,7 @@ class Wrapped(nn.Module):
     def train(self, mode: bool = True) -> Wrapped:
         """Set training mode, except for what is frozen."""
         super().train(mode)
+        self._was_woken = bool(self.woken)
         if self.trained is not None:
             self.body.eval()
             for name in self.trained:
@@ -219,7 +231,7 @@ def _find(model: nn.Module, name: str) -> nn.Module:
 def _localizer(model: nn.Module, name: str | None, example: Tensor | None, shared: bool) -> nn.Module:
     """A localizer for what is read: an input, or the output of a layer."""
     if example is None:
-        raise ValueError("give wrap(...) a localizer, or an example of the inputs to size one by")
+        raise ValueError("give wrap(...) a localizer=, or some inputs as example= to size one by, such as x[:2]")
     seen = example
     if name is not None:
         training = model.training

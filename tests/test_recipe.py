@@ -1,3 +1,4 @@
+import copy
 from dataclasses import replace
 
 import pytest
@@ -80,6 +81,17 @@ def test_more_examples_get_more_steps():
     steps = [settings(n, 2).steps for n in (10, 100, 1000, 100_000)]
     assert steps == sorted(steps)
     assert settings(5, 1).batch_size == 5
+    assert settings(100, 1).steps < settings(100, 2).steps
+
+
+def test_the_convolutions_of_images_have_their_channels_last_and_keep_them_so():
+    model = network((3, 32, 32), 4)
+    again = copy.deepcopy(model)
+    again.load_state_dict({name: value.contiguous() for name, value in model.state_dict().items()})
+    for one in (model, again):
+        kernels = [p for p in one.parameters() if p.ndim == 4 and p.shape[1] > 1]
+        assert len(kernels) == 3
+        assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
 
 
 def test_a_spread_can_go_as_far_in_few_steps_as_in_many():

@@ -106,3 +106,28 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 
 def test_public_names_exist():
     assert all(hasattr(pstn, name) for name in pstn.__all__)
+    assert set(pstn.__all__) <= set(dir(pstn))
+    with pytest.raises(AttributeError, match="has no attribute 'STM'"):
+        pstn.STM
+
+
+def test_public_names_are_listed_once_for_readers_and_once_for_the_interpreter():
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    (typing,) = (node for node in tree.body if isinstance(node, ast.If))
+    shown = {alias.name: node.module for node in typing.body for alias in node.names}
+    assert shown.pop("nets") == "pstn"
+    assert shown == {name: f"pstn.{home}" for name, home in pstn._HOME.items()}
+    assert set(shown) | {"nets", "__version__"} == set(pstn.__all__)
+
+
+@pytest.mark.parametrize("name", ["export", "warp", "wrap"])
+def test_a_function_is_not_hidden_by_the_module_of_its_name(name):
+    code = f"import pstn.{name}, pstn; from pstn import {name}; assert callable({name}) and {name} is pstn.{name}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_torch_is_imported_when_it_is_needed():
+    code = (
+        "import sys, pstn, pstn.__main__; assert 'torch' not in sys.modules; pstn.warp; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

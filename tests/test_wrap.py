@@ -1,11 +1,13 @@
 import copy
 from types import SimpleNamespace
 
+import onnxruntime
 import pytest
 import torch
 from torch import nn
 
 from pstn import nets, predict
+from pstn.export import MeanPath, SampledPath, export
 from pstn.families import CPAB, Affine, Similarity, Translation
 from pstn.inference import TTA, Augment
 from pstn.labels import Labels, clip_boxes
@@ -234,3 +236,36 @@ def test_torchvision_networks(name, at):
     models = pytest.importorskip("torchvision.models", reason="torchvision is not installed", exc_type=ImportError)
     model, x = getattr(models, name)().eval(), torch.rand(1, 3, 224, 224)
     torch.testing.assert_close(wrap(model, at=at)(x).logits[0], model(x), atol=1e-5, rtol=1e-5)
+
+
+def test_what_is_asked_for_is_trained_whatever_was_before():
+    network = nets.classifier((1, 20, 20), 3, channels=(4, 5), kernel=3)
+    wrap(network)
+    assert not any(p.requires_grad for p in network.parameters())
+    assert all(p.requires_grad for p in wrap(network, train="all").parameters())
+
+
+@pytest.mark.parametrize("at", [None, "0"])
+@pytest.mark.parametrize("samples", [0, 4])
+@pytest.mark.parametrize("format", ["onnx", "torch.export"])
+def test_a_wrapped_network_is_exported(at, samples, format, tmp_path):
+    network = nets.classifier((1, 20, 20), 3, channels=(4, 5), kernel=3).eval()
+    x = torch.rand(3, 1, 20, 20)
+    wrapped = wrap(network, Similarity(), at=at)
+    first = torch.export.load(export(wrapped, "torch.export", tmp_path / "first.pt2", x, samples=samples)).module()(x)
+    torch.testing.assert_close(first, network(x).softmax(-1), msg="untrained, it says what the network says")
+    wrapped.train()(x)
+    file = export(wrapped, format, tmp_path / "model", x, samples=samples)
+    wrapped.eval()
+    expected = (SampledPath(wrapped, samples) if samples else MeanPath(wrapped))(x).detach()
+    assert torch.allclose(expected, first) == (samples == 0), "draws differ, now that it is trained"
+    if format == "onnx":
+        found = onnxruntime.InferenceSession(file).run(None, {"x": x.numpy()})[0]
+    else:
+        found = torch.export.load(file).module()(x)
+    torch.testing.assert_close(torch.as_tensor(found), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_cannot_be_exported_is_said(tmp_path):
+    with pytest.raises(TypeError, match=r"Linear; expected an STN, or a network that wrap\(...\) returned"):
+        export(nn.Linear(2, 2), "torch.export", tmp_path / "m", torch.rand(2, 2))

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pstn import families, posterior, recipe
+from pstn import families, posterior
 from pstn.nets.pooled import Mean
 from pstn.nets.resnet import ResNet
+from pstn.nets.scales import Scales, Slopes, Summary
 from pstn.nets.small import Blind, Localizer
 from pstn.placement import Placement
 from pstn.stn import STN
@@ -44,7 +45,7 @@ NAMED: dict[str, Callable[..., Any]] = {
     **{name: getattr(nn, name) for name in _LAYERS},
     **{name: getattr(families, name) for name in _FAMILIES},
     **{name: getattr(posterior, name) for name in _POSTERIORS},
-    **{one.__name__: one for one in (Mean, Blind, ResNet, Placement, recipe.Summary)},
+    **{one.__name__: one for one in (Mean, Blind, ResNet, Placement, Scales, Slopes, Summary)},
 }
 
 
@@ -80,6 +81,10 @@ def describe(part: Any) -> Any:
         own = {"channels": part.conv1.in_channels, "width": part.conv1.out_channels}
         small = isinstance(part.maxpool, nn.Identity)
         return {"is": "ResNet", "classes": None if plain else part.out_features, **own, "small": small}
+    if kind is Scales:
+        first = part.branches[0]
+        kernels = [branch.kernel_size[0] for branch in part.branches]
+        return {"is": "Scales", "before": first.in_channels, "width": first.out_channels, "kernels": kernels}
     if is_dataclass(part):
         return {"is": kind.__name__, **_plain(asdict(part))}  # type: ignore[arg-type]
     return {"is": kind.__name__, **_arguments(part)}
@@ -105,7 +110,11 @@ def build(description: Any) -> Any:
     try:
         parts = [build(part) for part in description.get("of", ())]
         if name == "STN":
-            return STN(**{key: build(value) if _is_part(value) else value for key, value in rest.items()})
+            last = rest.pop("channels_last", False)
+            made = STN(**{key: build(value) if _is_part(value) else value for key, value in rest.items()})
+            if last:  # how its numbers lie in memory decides how fast it is, and how it rounds
+                made.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            return made
         if name in ("Sequential", "Localizer", "Compose"):
             joined = {"Sequential": nn.Sequential, "Localizer": Localizer, "Compose": families.Compose}[name]
             return joined(*parts, **rest)
@@ -128,6 +137,9 @@ def _describe_stn(model: STN) -> dict[str, Any]:
         made["family"] = describe(model.family)
         made["posterior"] = describe(model.posterior)
         made["features"] = transformer.head.features  # type: ignore[union-attr]
+    images = [p for p in model.body.parameters() if p.ndim == 4 and not p.is_contiguous()]
+    if any(p.is_contiguous(memory_format=torch.channels_last) for p in images):
+        made["channels_last"] = True
     return {**made, "size": _plain(model.size), **_plain(model.options), "frozen": model.frozen}
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: What stands in a card for where its model is.
+NAME = "FOLDER OR NAME"
+
 
 def card(about: Mapping[str, Any]) -> str:
     """The model card, Markdown with the header that model hubs read.
@@ -47,12 +50,12 @@ def card(about: Mapping[str, Any]) -> str:
         lines += ["", "One standard deviation, as in training.", ""]
     lines += [
         *("## Use", "", "```python", "from pstn.apply import from_pretrained", ""),
-        'model = from_pretrained("PATH OR NAME")',
+        f'model = from_pretrained("{NAME}")',
         *("p = model.predict(x)  # p.probs, p.entropy, p.mutual_information", "```", ""),
     ]
     versions = about.get("versions", {}).get("versions", {})
     if versions:
-        lines += ["", "Trained with " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".", ""]
+        lines += ["Trained with " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".", ""]
     lines += ["What it says of inputs unlike its training data means little, however sure it is.", ""]
     return "\n".join(lines)
 

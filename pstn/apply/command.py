@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -33,9 +34,12 @@ def run(settings: Settings, console: Console, command: str) -> int:
         status = _act(settings, console)
         sys.stdout.flush()
         return status
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if isinstance(settings, Fit):
-            words = f"\nStopped. Nothing is lost; to go on, run the same command again:\n  {command}"
+            how = (
+                "Stopped at once: the last checkpoint stands" if "at once" in str(stop) else "Stopped. Nothing is lost"
+            )
+            words = f"\n{how}; to go on, run the same command again:\n  {command}"
             Console(stderr=True).print(words, markup=False, highlight=False, soft_wrap=True)
         return 130
     except BrokenPipeError:  # whoever read along, such as head, has seen enough
@@ -43,7 +47,10 @@ def run(settings: Settings, console: Console, command: str) -> int:
         return 128 + signal.SIGPIPE
     except (BadInput, CheckpointError) as error:
         return _fail(str(error), 2)
-    except (ImportError, OSError, FloatingPointError) as error:
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        return _fail(f"{error}; make room and run the same command again" if full else str(error), 1)
+    except (ImportError, FloatingPointError) as error:
         return _fail(str(error), 1)
 
 

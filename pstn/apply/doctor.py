@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pstn.apply import measure
 from pstn.apply.files import ABOUT, LOG, load, read_log
-from pstn.apply.fit import device_of
+from pstn.apply.fit import device_of, unseen
 from pstn.apply.read import read_again
 from pstn.apply.settings import Doctor
 from pstn.apply.wrong import BadInput, given
@@ -59,7 +59,7 @@ def doctor(settings: Doctor, console: Console) -> int:
             trained = load(folder, device=device_of(settings.device))
             measured, config, shape = trained.measured, trained.config, trained.shape
             if settings.data is not None:
-                data = read_again(settings.data, trained.data, trained.shape, trained.classes)
+                data = unseen(trained, read_again(settings.data, trained.data, trained.shape, trained.classes))
                 train = measured.get("train_accuracy")
                 measured = {**measure.measure(trained, data), **({} if train is None else {"train_accuracy": train})}
         elif settings.data is not None:

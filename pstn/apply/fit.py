@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from pstn.apply import measure
-from pstn.apply.files import ABOUT, Trained, load
+from pstn.apply.files import ABOUT, Trained, load, read_log
 from pstn.apply.read import Source, read
 from pstn.apply.settings import Fit, seconds
 from pstn.apply.wrong import BadInput, given
@@ -20,6 +20,7 @@ from pstn.recipe import Recipe, affordable, recipe
 from pstn.recipe import settings as full
 from pstn.train import Train
 from pstn.train import fit as train
+from pstn.train.log import fingerprint
 from pstn.train.loop import CHECKPOINT
 
 #: How often training looks at validation data.
@@ -52,6 +53,8 @@ def fit(settings: Fit, console: Console) -> Trained:
     found = recipe(part.to(device), seed=settings.seed, time_budget=budget)
     config = Train(**unfinished.config) if unfinished else _settled(found.config, len(part), device)
     words = [*found.understood[:1], *source.remarks, *found.understood[1:], *_short(config, part, settings)]
+    if unfinished:  # as it was begun: the time it was given is not asked for again
+        words = list(unfinished.data.get("understood", words))
     about = {
         **source.how,
         "name": source.data.name,
@@ -59,6 +62,8 @@ def fit(settings: Fit, console: Console) -> Trained:
         "counts": list(part.counts),
         "understood": words,
     }
+    if source.validation is None:  # enough to know the data again, and which part of it was set apart
+        about["split"] = {"whole": _print(source.data), "validation": settings.validation, "seed": settings.seed}
     trained = Trained(
         found.model,
         part.classes,
@@ -68,7 +73,8 @@ def fit(settings: Fit, console: Console) -> Trained:
         config=asdict(config),
         finished=False,
     )
-    _say(console, words, part, held, _minutes(found, part.to(device), config), folder, bool(unfinished))
+    done = _done(folder) if unfinished else 0
+    _say(console, words, part, held, _minutes(found, part.to(device), config, done), folder, bool(unfinished))
     trained.save(folder, weights=False)
     run = train(
         found.model,
@@ -106,6 +112,17 @@ def split(source: Source, share: float, seed: int) -> tuple[Data, Data]:
     if lost:
         raise BadInput(f"nothing is left to train on of {', '.join(lost[:5])}: ask for a smaller --validation")
     return part.renamed(data.name), other.renamed(f"{data.name}, validation")
+
+
+def unseen(trained: Trained, data: Data) -> Data:
+    """What of some labelled data a model was not trained on.
+
+    Data that the model was itself trained on is known by its checksum: then this is the part that was set apart.
+    """
+    known = trained.data.get("split")
+    if not known or known.get("whole") != _print(data):
+        return data
+    return split(Source(data), float(known["validation"]), int(known["seed"]))[1]
 
 
 def device_of(name: str) -> torch.device:
@@ -151,17 +168,19 @@ def _short(config: Train, part: Data, asked: Fit) -> list[str]:
     return [f"That is {share:.0%} of the steps that so many examples ask for: more --time will give a better model."]
 
 
-def _minutes(found: Recipe, part: Data, config: Train) -> str:
-    """How long training takes, in words: a few steps are timed."""
+def _minutes(found: Recipe, part: Data, config: Train, done: int) -> str:
+    """How long the rest of the training takes, in words: a few steps are timed."""
     rate = affordable(found.model, part.normalised(found.normalise), replace(config, steps=10**9), 100.0) / 100
-    took = (config.steps or 0) / rate
-    return (
-        f"{took:.0f} seconds"
-        if took < 90
-        else f"{took / 60:.0f} minutes"
-        if took < 5400
-        else f"{took / 3600:.1f} hours"
-    )
+    took = max((config.steps or 0) - done, 0) / rate
+    if took < 90:
+        return f"{took:.0f} second{'' if round(took) == 1 else 's'}"
+    return f"{took / 60:.0f} minutes" if took < 5400 else f"{took / 3600:.1f} hours"
+
+
+def _done(folder: Path) -> int:
+    """The steps that an earlier sitting took, as far as they can be gone on from."""
+    history = read_log(folder)[1] if (folder / CHECKPOINT).exists() else []
+    return int(history[-1].get("step", 0)) if history else 0
 
 
 def _say(console: Console, words: list[str], part: Data, held: Data, took: str, folder: Path, unfinished: bool) -> None:
@@ -172,7 +191,8 @@ def _say(console: Console, words: list[str], part: Data, held: Data, took: str, 
     lines = [
         *words,
         f"{len(part)} to train on, {len(held)} to measure on: {counts}{more}.",
-        f"{'Goes on' if unfinished else 'Takes'} about {took} on this machine; Ctrl-C stops, the same command goes on.",
+        f"{'Goes on for' if unfinished else 'Takes'} about {took} on this machine; Ctrl-C stops, the same command goes "
+        "on.",
         f"Model: {folder}",
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
@@ -184,6 +204,12 @@ def _tell(console: Console, trained: Trained, folder: Path) -> None:
     lines += [f"learned {row['name']}: ± {row['value']:.2g} {row['unit']}" for row in measured.get("strength", ())]
     lines += [f"next: pstn predict {folder} FILES...   pstn report {folder} DATA   pstn doctor {folder}"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _print(data: Data) -> dict[str, Any]:
+    """A checksum of labels and inputs, whatever the data is called."""
+    found = fingerprint(data) or {}
+    return {key: found[key] for key in ("shape", "crc32")}
 
 
 def _slug(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pstn.apply.card import NAME
 from pstn.apply.files import ABOUT, CARD, MODEL, ModelError, Trained, load
 
 #: The files that are shared; the log stays at home.
@@ -65,7 +66,9 @@ def push_to_hub(
     with tempfile.TemporaryDirectory() as folder:
         trained.save(folder)
         # the hub shows README.md as a repository's card
-        (Path(folder) / CARD).rename(Path(folder) / "README.md")
+        words = (Path(folder) / CARD).read_text(encoding="utf-8").replace(NAME, name)
+        (Path(folder) / "README.md").write_text(words, encoding="utf-8")
+        (Path(folder) / CARD).unlink()
         api.create_repo(name, private=private, exist_ok=True)
         done = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
     return str(done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,12 @@ def confusion(counts: Float[Tensor, "k k"], classes: Sequence[str]) -> Figure:
                     dark = share[i, j] > 0.5
                     panel.text(j, i, f"{count:.0f}", ha="center", va="center", fontsize=7, color="w" if dark else "0.3")
     return figure
+
+
+def check_drawing() -> None:
+    """Say at once, and not after the work, that nothing can be drawn here."""
+    if find_spec("matplotlib") is None:
+        raise ImportError("pictures and reports need matplotlib: pip install 'pstn[plot]'")
 
 
 def write_png(path: Path, draw: Callable[[], Figure]) -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pstn.apply.files import Trained, load
 from pstn.apply.fit import device_of
-from pstn.apply.pictures import looked, write_png
+from pstn.apply.pictures import check_drawing, looked, write_png
 from pstn.apply.read import read_inputs
 from pstn.apply.settings import Predict
 from pstn.apply.wrong import BadInput, given
@@ -26,12 +26,15 @@ BATCH, SHOWN = 64, 12
 
 def predict(settings: Predict, console: Console) -> None:
     """Do what the settings ask for."""
+    if settings.picture is not None:
+        check_drawing()
     device = device_of(settings.device)
     with given():
         trained = load(settings.model, device=device)
     pictured: list[tuple[str, Tensor, dict[str, Any]]] = []
     rows: list[list[str]] = []
-    for name, x, found in answers(trained, settings):
+    count = 0
+    for count, (name, x, found) in enumerate(answers(trained, settings), start=1):  # noqa: B007 - how many, at the end
         if settings.picture is not None and len(pictured) < SHOWN:
             pictured.append((name, x, found))
         if settings.jsonl:
@@ -49,8 +52,9 @@ def predict(settings: Predict, console: Console) -> None:
     if settings.picture is not None:
         x = torch.stack([one for _, one, _ in pictured])
         titles = [f"{found['class']} {found['probability']:.2f}" for _, _, found in pictured]
+        part = f", the first {SHOWN} of {count}" if count > SHOWN else ""
         write_png(settings.picture, lambda: looked(trained, x, titles))
-        Console(stderr=True).print(f"wrote {settings.picture}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"wrote {settings.picture}{part}", highlight=False, soft_wrap=True)
 
 
 def answers(trained: Trained, settings: Predict) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:

@@ -160,7 +160,9 @@ def _read_images(path: Path, size: int | None) -> Source:
         what = "images, but no folders" if loose else "no folders"
         raise ValueError(f"{root} holds {what}; expected one folder of images a class, such as {root}/cat/1.png")
     if len(folders) == 1:
-        raise ValueError(f"{root} holds one folder, {folders[0].name}; a classifier needs at least two classes")
+        inner = sum(one.is_dir() for one in folders[0].iterdir())
+        deeper = f"; the classes may be in it: pstn fit {folders[0]}" if inner > 1 else ""
+        raise ValueError(f"{root} holds one folder, {folders[0].name}; a classifier needs at least two classes{deeper}")
     sizes, grey = _look(root)
     common, remarks = sizes.most_common(1)[0][0], []
     wanted = (size, size) if size else common if len(sizes) == 1 and max(common) <= PIXELS else _smaller(sizes)
@@ -183,7 +185,13 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     arrays = read_arrays(path)
     split = None if "x" in arrays or "x_train" not in arrays else "train"
     other = next((name for name in VALIDATION if f"x_{name}" in arrays), None)
-    data = read_npz(path, split, layout=layout, name=path.stem)
+    if ("x" if split is None else "x_train") not in arrays or ("y" if split is None else "y_train") not in arrays:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise ValueError(f"{path} has {found}; expected x and y, the examples and their labels, or x_train and y_train")
+    try:
+        data = read_npz(path, split, layout=layout, name=path.stem)
+    except ValueError as error:  # the reader speaks of its arguments, and here they are options
+        raise ValueError(str(error).replace("layout= one of", "with --layout, one of")) from error
     held = None if other is None else read_npz(path, other, layout=layout)
     images = data.x.ndim == 4
     if size is not None:
@@ -199,12 +207,18 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
 def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     name = path.name.partition(".")[0]
     how: dict[str, Any] = {"kind": "series"}
+    remarks: list[str]
     if _ending(path) == ".ts":
-        cases = parse_ts(path)
-        remarks: list[str] = []
+        cases, remarks = parse_ts(path), []
     else:
-        cases, how["label"] = tables.labelled(path, label)
-        remarks = [f"Labels are in column {how['label']!r}."]
+        cases, how["label"], remarks = tables.labelled(path, label)
+    different = len(set(cases.labels))
+    if different > 2 and different > len(cases.labels) / 2:
+        which = "" if _ending(path) == ".ts" else f" in column {how['label']!r} (--label NAME or NUMBER names another)"
+        raise ValueError(
+            f"{path} has {different} different labels in {len(cases.labels)} lines{which}; expected classes with two "
+            "or more examples each"
+        )
     lengths = {len(channel) for case in cases.series for channel in case}
     points = size or min(max(lengths), POINTS)
     if len(lengths) > 1:

@@ -10,7 +10,7 @@ from rich.console import Console
 from pstn.apply import measure, pictures
 from pstn.apply.doctor import examine
 from pstn.apply.files import Trained, load, read_log
-from pstn.apply.fit import device_of
+from pstn.apply.fit import device_of, unseen
 from pstn.apply.read import read_again
 from pstn.apply.settings import Report
 from pstn.apply.wrong import given
@@ -28,9 +28,18 @@ SHOWN = 6
 
 def report(settings: Report, console: Console) -> Path:
     """Do what the settings ask for; the page's file."""
+    pictures.check_drawing()
     with given():
         trained = load(settings.model, device=device_of(settings.device))
-        data = read_again(settings.data, trained.data, trained.shape, trained.classes)
+        whole = read_again(settings.data, trained.data, trained.shape, trained.classes)
+        data = unseen(trained, whole)
+    if data is not whole:
+        console.print(
+            f"The model was trained on {whole.name}: measured on the {len(data)} of its {len(whole)} examples that "
+            "were set apart.",
+            highlight=False,
+            soft_wrap=True,
+        )
     path = settings.out or settings.model / "report.html"
     page(trained, data, settings.samples).write(path)
     console.print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -15,6 +15,8 @@ from pstn.data.tsv import decoded
 
 #: What a column of labels is usually called.
 LABELS = ("label", "labels", "class", "target", "category", "y")
+#: What a column is called that counts or names the lines, and is no part of a series; pandas writes the first of them.
+COUNTS = ("", "unnamed: 0", "index", "id")
 _MISSING = ("", "nan", "na", "?", "null", "none")
 
 
@@ -44,14 +46,31 @@ class Sheet:
                 raise ValueError(f"{self.source} has {names}; there is no column {label!r} (--label NAME or NUMBER)")
             return number % width if number >= 0 or len({len(row) for row in self.rows}) == 1 else number
         known = [i for i, name in enumerate(self.header or ()) if name.strip().lower() in LABELS]
-        words = [i for i in range(width) if any(_is_word(row[i]) for row in self.rows)]
-        return known[0] if known else words[0] if len(words) == 1 else 0
+        left = [i for i in range(width) if i not in self.counting] or [0]
+        words = [i for i in left if any(_is_word(row[i]) for row in self.rows)]
+        if known or len(words) == 1:
+            return known[0] if known else words[0]
+        # the first by custom; the last where that has few values, as labels have, and the first has many
+        first, last = left[0], left[-1]
+        even = all(len(row) == width for row in self.rows)
+        several = even and len({row[last] for row in self.rows}) > 1
+        return last if several and self.various(first) and not self.various(last) else first
+
+    @property
+    def counting(self) -> list[int]:
+        """The columns whose name says that they count or name the lines."""
+        return [i for i, name in enumerate(self.header or ()) if name.strip().lower() in COUNTS]
+
+    def various(self, column: int) -> bool:
+        """Whether a column has too many different values for labels: more than one in two lines."""
+        return len({tidy(row[column]) for row in self.rows}) > max(len(self.rows) / 2, 1)
 
     def series(self, skip: int | None) -> list[list[np.ndarray]]:
-        """The numbers of each line but for one column; nothing at the end of a line is padding."""
+        """The numbers of each line but for the column of labels; nothing at the end of a line is padding."""
         found = []
         for line, row in enumerate(self.rows, start=1 if self.header is None else 2):
-            cells = row if skip is None else [cell for i, cell in enumerate(row) if i != skip % len(row)]
+            out = {*self.counting, *(() if skip is None else (skip % len(row),))}
+            cells = [cell for i, cell in enumerate(row) if i not in out]
             wrong = next((i for i, cell in enumerate(cells) if _is_word(cell)), None)
             if wrong is not None:
                 raise ValueError(
@@ -78,23 +97,28 @@ def read_sheet(path: StrPath, label: str | None = None) -> Sheet:
     separator = next((mark for mark in "\t;," if mark in lines[0]), None)
     split = [line.split() for line in lines] if separator is None else list(csv.reader(lines, delimiter=separator))
     rows = [[cell.strip() for cell in row] for row in split]
+    if separator == ";":  # where numbers have commas
+        rows = [
+            [point if _is_word(cell) and not _is_word(point := cell.replace(",", ".")) else cell for cell in row]
+            for row in rows
+        ]
     words = [cell for cell in rows[0] if _is_word(cell)]
     named = any(cell.lower() in LABELS or cell == label for cell in words)
-    header = rows[0] if len(words) > 1 or named else None
+    header = rows[0] if len(words) > 1 or named or _counts(rows[0]) else None
     rest = rows if header is None else rows[1:]
     if not rest:
         raise ValueError(f"{path} has a header and nothing below it")
     return Sheet(rest, header, str(path))
 
 
-def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str]:
-    """The series of a file with their labels, and how its column of labels is to be found again.
+def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str, list[str]]:
+    """The series of a file with their labels, how its column of labels is found again, and what was said of others.
 
     Example:
         >>> import pathlib, tempfile
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "beats.csv"
         >>> _ = file.write_text("t0,t1,class\\n0.5,1.5,slow\\n2.5,3.5,fast\\n")
-        >>> cases, column = labelled(file)
+        >>> cases, column, _ = labelled(file)
         >>> cases.labels, cases.series[0][0].tolist(), column
         (['slow', 'fast'], [0.5, 1.5], 'class')
     """
@@ -104,7 +128,11 @@ def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str]:
     empty = next((i for i, one in enumerate(labels) if one.lower() in _MISSING), None)
     if empty is not None:
         raise ValueError(f"{path} has no label in column {sheet.name_of(column)!r} of series {empty} (counted from 0)")
-    return Cases(sheet.series(column), labels, str(path)), sheet.name_of(column)
+    remarks = [f"Labels are in column {sheet.name_of(column)!r}."]
+    if counting := [sheet.header[i] for i in sheet.counting if sheet.header and i != column]:
+        names = ", ".join(map(repr, counting))
+        remarks.append(f"Column {names} numbers the lines and is left out.")
+    return Cases(sheet.series(column), labels, str(path)), sheet.name_of(column), remarks
 
 
 def unlabelled(path: StrPath, label: str, classes: Sequence[str], points: int) -> list[list[np.ndarray]]:
@@ -127,6 +155,12 @@ def unlabelled(path: StrPath, label: str, classes: Sequence[str], points: int) -
     alien = any(_is_word(cell) for cell in cells)
     has = alien or (widths != {points} and (widths == {points + 1} or set(cells) <= set(classes)))
     return sheet.series(number if has else None)
+
+
+def _counts(cells: Sequence[str]) -> bool:
+    """Whether the cells are 0, 1, 2, ...: the header of somebody who gave no names."""
+    numbers = [cell for cell in cells if cell]
+    return len(numbers) > 2 and numbers == [str(i) for i in range(len(numbers))]
 
 
 def _is_missing(cell: str) -> bool:

@@ -170,6 +170,7 @@ def mnist_subset(
     split: Literal["train", "validation"] = "train",
     root: StrPath | None = None,
     seed: int | None = None,
+    whole: Data | None = None,
 ) -> Data:
     """One of five disjoint class-balanced sets of n training digits of MNIST, or digits that are in none of the five.
 
@@ -183,6 +184,7 @@ def mnist_subset(
         split: ``"train"`` or ``"validation"``.
         root: The folder of all data sets, as for :func:`mnist`.
         seed: Draw the folds by this seed even if the papers' are at hand. Seed 0 is the default where they are not.
+        whole: MNIST's training digits, where they are read already.
 
     References:
         P. Schwöbel, F. Warburg, M. Jørgensen, K. H. Madsen and S. Hauberg, Probabilistic spatial transformer networks,
@@ -191,7 +193,7 @@ def mnist_subset(
     check_choice("split", split, ("train", "validation"))
     if fold not in range(_FOLDS):
         raise ValueError(f"fold is {fold}; expected 0 to {_FOLDS - 1}")
-    whole = mnist("train", root)
+    whole = mnist("train", root) if whole is None else whole
     papers = None if seed is not None else _papers_fold(n, fold, split, root)
     indices = papers if papers is not None else _seeded_fold(whole, n, fold, split, seed or 0)
     how = "papers' folds" if papers is not None else f"folds by seed {seed or 0}"

@@ -112,7 +112,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.classes_ = np.unique(y[weight > 0])
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y has one class only ({self.classes_[0]!r}); a classifier needs examples of at least two classes"
+                f"y has one class only ({self.classes_[0]}); a classifier needs examples of at least two classes"
             )
         used = np.flatnonzero(weight > 0)
         number = np.searchsorted(self.classes_, y[used])
@@ -313,7 +313,10 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _device(self) -> torch.device:
         if self.device != "auto":
-            return torch.device(self.device)
+            found = torch.device(self.device)
+            if found.type == "cuda" and not torch.cuda.is_available():
+                raise ValueError(f"device is {self.device!r}, and torch finds no GPU here; expected 'cpu' or 'auto'")
+            return found
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def __sklearn_tags__(self) -> Any:

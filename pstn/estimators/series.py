@@ -50,7 +50,8 @@ class PSTNTimeSeriesClassifier(Base):
     length_: int
 
     def _read(self, X: Any, fitting: bool) -> Tensor:
-        if _uneven(X):
+        # one series, or several of one length that is not the fitted one, are still a list of series
+        if _uneven(X) or (not fitting and _arrays(X) and np.shape(X[0]) != (self.length_,)):
             series = [np.asarray(one, dtype=np.float64) for one in X]
             length = None if fitting else (self.length_,)
             x, _ = read(series, length, False, None)
@@ -78,7 +79,16 @@ class PSTNTimeSeriesClassifier(Base):
 
 def _uneven(X: Any) -> bool:
     """Whether this is a list of arrays, such as series of different lengths."""
-    if isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1):
+    if _listed(X):
         arrays = [one for one in X if isinstance(one, np.ndarray | Tensor | list | tuple)]
         return len(arrays) == len(X) > 0 and (np.ndim(X[0]) == 2 or len({np.shape(one) for one in arrays}) > 1)
     return False
+
+
+def _arrays(X: Any) -> bool:
+    """Whether this is a list of nothing but arrays or tensors."""
+    return _listed(X) and len(X) > 0 and all(isinstance(one, np.ndarray | Tensor) for one in X)
+
+
+def _listed(X: Any) -> bool:
+    return isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1)

@@ -78,7 +78,7 @@ function bar(name, share, words, best) {
 
 async function show(found) {
   const best = Math.max(...found.probs);
-  $("answer").textContent = `${found.class}, with probability ${best.toFixed(2)}`;
+  $("answer").textContent = `${found.class}, with probability ${best.toFixed(3)}`;
   const order = about.classes.map((name, i) => [name, found.probs[i]]);
   if (order.length > 12) order.sort((a, b) => b[1] - a[1]);
   $("bars").replaceChildren(...order.slice(0, 12).map(([name, p]) => bar(name, p, p.toFixed(3), p === best)));
@@ -88,15 +88,15 @@ async function show(found) {
     bar("mutual information", found.mutual_information / most, found.mutual_information.toFixed(3)),
   );
   const seen = $("seen"), pen = seen.getContext("2d"), picture = await load(found.moved);
-  const side = seen.width, margin = side / 6, inner = side - 2 * margin;
-  pen.clearRect(0, 0, side, side);
+  const left = seen.width / 6, top = seen.height / 6, width = seen.width - 2 * left, height = seen.height - 2 * top;
+  pen.clearRect(0, 0, seen.width, seen.height);
   pen.imageSmoothingEnabled = false;
-  pen.drawImage(picture, margin, margin, inner, inner);
+  pen.drawImage(picture, left, top, width, height);
   pen.strokeStyle = "rgba(213, 94, 0, .8)";
   pen.lineWidth = 1.5;
   for (const frame of found.frames) {
     pen.beginPath();
-    for (const [x, y] of frame) pen.lineTo(margin + inner * x, margin + inner * y);
+    for (const [x, y] of frame) pen.lineTo(left + width * x, top + height * y);
     pen.closePath();
     pen.stroke();
   }
@@ -136,19 +136,22 @@ function drawing() {
     const box = pad.getBoundingClientRect();
     return [(event.clientX - box.left) * pad.width / box.width, (event.clientY - box.top) * pad.height / box.height];
   };
-  pad.addEventListener("pointerdown", (event) => { pad.setPointerCapture(event.pointerId); last = where(event); });
-  pad.addEventListener("pointermove", (event) => {
-    if (!last) return;
-    const here = where(event);
+  const stroke = (here) => {
     pen.strokeStyle = paper().ink;
-    pen.lineWidth = pad.width / 12;
+    pen.lineWidth = Math.max(pad.width, pad.height) / 12;
     pen.lineCap = pen.lineJoin = "round";
     pen.beginPath();
     pen.moveTo(...last);
     pen.lineTo(...here);
     pen.stroke();
     last = here;
+  };
+  pad.addEventListener("pointerdown", (event) => {
+    pad.setPointerCapture(event.pointerId);
+    last = where(event);
+    stroke(last); // a click is a dot
   });
+  pad.addEventListener("pointermove", (event) => { if (last) stroke(where(event)); });
   const lift = () => {
     if (!last) return;
     last = null;
@@ -158,9 +161,20 @@ function drawing() {
   pad.addEventListener("pointercancel", lift);
 }
 
+// The canvases have the shape of the model's input: what is drawn on one is not squeezed into it.
+function shape() {
+  const [, height, width] = about.shape;
+  for (const id of ["pad", "seen"]) {
+    const canvas = $(id), side = canvas.width / Math.max(height, width);
+    [canvas.width, canvas.height] = [Math.round(side * width), Math.round(side * height)];
+    canvas.parentElement.style.aspectRatio = `${width} / ${height}`;
+  }
+}
+
 async function start() {
   about = await (await fetch("about")).json();
   $("name").textContent = `${about.name}: ${about.classes.length} classes`;
+  shape();
   clear();
   label();
   drawing();

@@ -1,5 +1,6 @@
 """fit, predict, report and doctor from the command line: what they write, and what they say when they cannot."""
 
+import errno
 import json
 import os
 import shutil
@@ -13,8 +14,10 @@ from homemade import bars, series_csv
 from PIL import Image
 
 from pstn.__main__ import main
-from pstn.apply import load
+from pstn.apply import load, measure
 from pstn.apply.files import ABOUT
+from pstn.apply.fit import unseen
+from pstn.apply.read import read
 
 
 def call(capsys, *args):
@@ -86,7 +89,7 @@ def test_predict_is_the_same_in_all_its_forms(capsys, pictures, model, tmp_path)
     assert "lying" in table
     code, _, err = call(capsys, "predict", model, pictures, "--picture", tmp_path / "new" / "p.png")
     assert code == 0
-    assert "wrote" in err
+    assert "p.png, the first 12 of 40" in err
     assert width(tmp_path / "new" / "p.png") > 500
 
 
@@ -103,6 +106,19 @@ def test_report_is_one_page(capsys, pictures, model, tmp_path):
     for words in ("right eight times in ten", "taken for what", "Least sure", "expects to vary", "rotation", "degrees"):
         assert words in html
     assert "http" not in html.partition("<body>")[2].replace("http://www.w3.org", "")
+
+
+def test_a_report_on_the_training_data_is_about_what_was_set_apart(capsys, pictures, model, tmp_path):
+    code, out, err = call(capsys, "report", model, pictures, "--out", tmp_path / "r.html")
+    assert code == 0, err
+    assert "The model was trained on bars: measured on the 8 of its 40 examples that were set apart." in out
+    assert "Measured on 8 labelled images" in (tmp_path / "r.html").read_text()
+    trained = load(model)
+    measured = measure.measure(trained, unseen(trained, read(pictures).data))
+    assert measured["nll"] == pytest.approx(trained.measured["nll"], abs=1e-4), "the same eight as in training"
+    code, out, _ = call(capsys, "report", model, bars(tmp_path / "new", seed=9), "--out", tmp_path / "r.html")
+    assert "trained on" not in out
+    assert "Measured on 16 labelled images" in (tmp_path / "r.html").read_text()
 
 
 def test_doctor_is_content_with_a_good_model_and_not_with_a_bad_one(capsys, pictures, model, tmp_path):
@@ -194,16 +210,69 @@ def test_after_ctrl_c_the_same_command_goes_on(tmp_path):
     while time.monotonic() < deadline and (not log.exists() or log.read_text().count("\n") < 5):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    begun, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "run the same command again" in err
+    assert "Nothing is lost; to go on, run the same command again" in err
     assert (out / "checkpoint.safetensors").exists()
     assert not load(out, weights=False).finished
     seen = log.read_text().count("\n")
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "Goes on" in done.stdout
+    begun = [line for line in begun.splitlines() if " steps of " in line]
+    assert [line for line in done.stdout.splitlines() if " steps of " in line] == begun, (
+        "what was begun is gone on with"
+    )
     assert load(out).finished
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(lines) > seen
     assert [line["epoch"] for line in lines[1:]] == list(range(1, len(lines))), "every epoch once"
+
+
+def test_ctrl_c_again_stops_at_once(capsys, pictures, monkeypatch, tmp_path):
+    def train(*args, **settings):
+        raise KeyboardInterrupt("stopped at once; the last checkpoint stands")
+
+    monkeypatch.setattr("pstn.apply.fit.train", train)
+    code, _, err = call(capsys, "fit", pictures, "--out", tmp_path / "m", "--time", "1s")
+    assert code == 130
+    assert "the last checkpoint stands; to go on, run the same command again" in err
+
+
+def test_ctrl_c_before_anything_began(capsys, monkeypatch, pictures):
+    def run(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pstn.apply.command.run", run)
+    assert call(capsys, "fit", pictures) == (130, "", "")
+
+
+@pytest.mark.parametrize("when", ["in training", "at the end"])
+def test_a_full_disk_loses_nothing(capsys, monkeypatch, tmp_path, when):
+    data, out = bars(tmp_path / "bars"), tmp_path / "m"
+    command = ("fit", data, "--out", out, "--time", "1s")
+    where = {"in training": "pstn.train.checkpoint.write", "at the end": "pstn.apply.files.save_model"}[when]
+
+    def full(path, *rest):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, full)
+        code, _, err = call(capsys, *command)
+    assert code == 1
+    assert "No space left on device" in err
+    assert "make room and run the same command again" in " ".join(err.split())
+    assert (out / "checkpoint.safetensors").exists() == (when == "at the end")
+    code, said, err = call(capsys, *command)
+    assert code == 0, err
+    assert "Goes on" in said
+    assert load(out).finished
+
+
+@pytest.mark.parametrize("command", ["report", "predict"])
+def test_without_matplotlib_the_extra_is_named(capsys, monkeypatch, pictures, model, tmp_path, command):
+    monkeypatch.setattr("pstn.apply.pictures.find_spec", lambda name: None)
+    option = ("--out", tmp_path / "r.html") if command == "report" else ("--picture", tmp_path / "p.png")
+    code, out, err = call(capsys, command, model, pictures, *option)
+    assert (code, out) == (1, "")
+    assert "pip install 'pstn[plot]'" in err

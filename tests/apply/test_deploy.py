@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from pstn import C, Gaussian, Learned, Point, StudentT, nets, predict
 from pstn.apply import ModelError, Trained, from_pretrained, load, push_to_hub
-from pstn.data import Normalise
+from pstn.apply.measure import measure
+from pstn.data import Data, Normalise
 from pstn.export import Fixed, SampledPath, export
 from pstn.families import CPAB, Affine, Compose, Similarity
 from pstn.recipe import network
@@ -132,6 +134,21 @@ def test_there_and_back_through_a_hub(made, tmp_path, monkeypatch):
     }
     x = torch.rand(3, *SHAPE)
     assert torch.equal(from_pretrained("me/pets").predict(x).probs, made.predict(x).probs)
+    assert torch.equal(from_pretrained(tmp_path / "me" / "pets").predict(x).probs, made.predict(x).probs)
+
+
+def test_the_card_on_a_hub_says_how_calibrated_the_model_is(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("pstn.apply.hub._hub", lambda: Hub(tmp_path))
+    data = Data(torch.rand(40, *SHAPE), torch.arange(40) % 2, made.classes)
+    measured = measure(made, data)
+    push_to_hub(replace(made, measured=measured).save(tmp_path / "m"), "me/pets")
+    card = (tmp_path / "me" / "pets" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: pstn\n")
+    assert f"| ECE | {measured['ece']:.3f} |" in card
+    assert f"| accuracy | {measured['accuracy']:.3f} |" in card
+    assert f"(mean confidence {measured['confidence']:.3f})" in card
+    assert "surer than it is right" in card or "right than it is sure" in card or "as sure as it is right" in card
+    assert 'from_pretrained("me/pets")' in card
 
 
 def test_the_functions_of_the_hub_exist():

@@ -83,6 +83,59 @@ def test_csv_of_numbers_has_its_label_first(tmp_path):
     assert tables.read_sheet(tmp_path / "a.tsv").column("2") == 2
 
 
+def sheet(path, header, rows, mark=","):
+    lines = [mark.join(header)] if header else []
+    path.write_text("\n".join([*lines, *(mark.join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+VALUES = np.random.default_rng(0).random((12, 5)).round(3)
+KINDS = [f"{i % 2}" for i in range(12)]
+SHEETS = {  # header, cells, mark, where the labels are
+    "numbered lines": (["id", *"abcde", "kind"], lambda i: [i, *VALUES[i], f"k{KINDS[i]}"], ",", "kind"),
+    "as pandas writes": (["", *"01234", "label"], lambda i: [i, *VALUES[i], KINDS[i]], ",", "label"),
+    "numbered columns": ([*"012345"], lambda i: [KINDS[i], *VALUES[i]], ",", "0"),
+    "numbered both ways": (["", *"012345"], lambda i: [i, *VALUES[i], KINDS[i]], ",", "5"),
+    "numbers, labels last": (None, lambda i: [*VALUES[i], KINDS[i]], ",", "5"),
+    "comma as point": (None, lambda i: [*(str(v).replace(".", ",") for v in VALUES[i]), f"k{KINDS[i]}"], ";", "5"),
+}
+
+
+@pytest.mark.parametrize("case", SHEETS.values(), ids=SHEETS)
+def test_sheets_as_programs_write_them(tmp_path, case):
+    header, cells, mark, where = case
+    file = sheet(tmp_path / "a.csv", header, [cells(i) for i in range(12)], mark)
+    source = read(file)
+    assert source.how["label"] == where
+    assert np.allclose(source.data.x[:, 0], VALUES, atol=1e-6), "the series, and neither labels nor numbers of lines"
+    assert [source.data.classes[i].removeprefix("k") for i in source.data.y] == KINDS
+    assert any("left out" in words for words in source.remarks) == (header is not None and header[0] in ("", "id"))
+    inputs = [x for _, x in read_inputs(file, source.how, (1, 5), source.data.classes)]
+    assert torch.equal(torch.stack(inputs), source.data.x)
+    few = sheet(tmp_path / "few.csv", header, [cells(i) for i in range(3)], mark)
+    assert len(read_again(few, source.how, (1, 5), source.data.classes)) == 3, "few lines are no reason to doubt"
+
+
+def test_grey_and_coloured_pictures_with_and_without_transparency(tmp_path):
+    bars(tmp_path)
+    for i, mode in enumerate(("RGBA", "LA", "P", "RGB", "1")):
+        file = tmp_path / "lying" / f"{i}.png"
+        with Image.open(file) as image:
+            changed = image.convert(mode)
+        changed.save(file)
+    assert read(tmp_path).data.x.shape[1] == 1, "grey in every way of writing it"
+    Image.new("RGBA", (16, 16), (255, 0, 0, 128)).save(tmp_path / "lying" / "0.png")
+    assert read(tmp_path).data.x.shape[1] == 3
+
+
+def test_folders_within_the_classes_folders(tmp_path):
+    bars(tmp_path)
+    (tmp_path / "lying" / "monday").mkdir()
+    for i in range(3):
+        (tmp_path / "lying" / f"{i}.png").rename(tmp_path / "lying" / "monday" / f"{i}.png")
+    assert read(tmp_path).data.counts == (8, 8)
+
+
 def test_ts(tmp_path):
     (tmp_path / "a.ts").write_text("@classLabel true no yes\n@data\n1,2,3:4,5,6:yes\n1,2:4,?,6:no\n")
     source = read(tmp_path / "a.ts")
@@ -92,6 +145,11 @@ def test_ts(tmp_path):
 
 def write(path, text):
     path.write_text(text)
+    return path
+
+
+def arrays(path, **given):
+    np.savez(path, **given)
     return path
 
 
@@ -113,6 +171,21 @@ BAD = {
     "words in a csv": (lambda t: write(t / "a.csv", "a,1,2\nb,x,2\n"), "expected numbers beside one column of labels"),
     "header only": (lambda t: write(t / "a.csv", "label,t0,t1\n"), "nothing below"),
     "one label": (lambda t: write(t / "a.csv", "a,1,2\na,1,2\n"), "one class only"),
+    "no classes": (
+        lambda t: write(t / "a.csv", "".join(f"{i}.5,1,2\n" for i in range(9))),
+        "9 different labels in 9 lines in column '0'",
+    ),
+    "a folder too high": (lambda t: bars(t / "all" / "images").parent, "the classes may be in it: pstn fit .*images"),
+    "npz without labels": (lambda t: arrays(t / "a.npz", x=np.zeros((4, 8, 8, 1))), "a.npz has x; expected x and y"),
+    "npz with other names": (lambda t: arrays(t / "a.npz", data=np.zeros(4)), "a.npz has data; expected x and y"),
+    "npz with unclear axes": (
+        lambda t: arrays(t / "a.npz", x=np.zeros((4, 8, 8)), y=np.arange(4)),
+        "say what its axes are, with --layout, one of 'NCL'",
+    ),
+    "npz with gaps": (
+        lambda t: arrays(t / "a.npz", x=np.full((4, 8, 8, 1), np.nan), y=np.arange(4) % 2),
+        "NaN or infinite, in 4 of 4 examples",
+    ),
     "no label": (lambda t: write(t / "a.csv", "class,p,q\na,1,2\n,1,2\n"), "no label in column 'class'"),
 }
 

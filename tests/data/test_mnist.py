@@ -139,6 +139,7 @@ def test_every_file_of_a_published_set_has_its_checksum():
 
 def test_seeded_folds_are_balanced_and_disjoint(world):
     folds = [mnist_subset(100, fold) for fold in range(5)]
+    assert torch.equal(mnist_subset(100, 1, whole=mnist("train")).x, folds[1].x)
     validation = mnist_subset(100, split="validation")
     assert all(fold.counts == (10,) * 10 for fold in folds)
     assert len(validation) == 200

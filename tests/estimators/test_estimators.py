@@ -316,3 +316,21 @@ def test_missing_values_in_a_list_are_found_too():
     cut[5] = cut[5] * np.nan
     with pytest.raises(ValueError, match="index 5"):
         PSTNTimeSeriesClassifier().fit(cut, y)
+
+
+def test_series_of_any_length_after_series_of_many_lengths():
+    x, y = series(length=30)
+    ragged = [one[0, : 20 + i % 11] for i, one in enumerate(x)]
+    clf = PSTNTimeSeriesClassifier(max_steps=3, random_state=0).fit(ragged, y)
+    assert clf.predict(ragged).shape == (24,)
+    for length in (12, 30):
+        assert clf.predict([one[0, :length] for one in x]).shape == (24,), "all of one length, and another than before"
+    assert clf.predict([x[0, 0, :17]]).shape == (1,)
+    assert np.array_equal(clf.predict_proba([one[0] for one in x]), clf.predict_proba(x[:, 0]))
+
+
+def test_a_gpu_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    x, y = images()
+    with pytest.raises(ValueError, match="torch finds no GPU here; expected 'cpu' or 'auto'"):
+        PSTNClassifier(device="cuda").fit(x, y)

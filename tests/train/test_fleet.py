@@ -17,9 +17,9 @@ from pstn.data import Data
 from pstn.inference import Augment
 from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load_model, seeded
 from pstn.train.fleet.convolve import Products
-from pstn.train.fleet.lane import Lane
+from pstn.train.fleet.lane import Lane, as_convolved
 from pstn.train.fleet.noise import Feed, Record
-from pstn.train.fleet.stack import Stack
+from pstn.train.fleet.stack import Stack, Unit
 
 FIFTY = replace(CONFIG, epochs=10)  # 5 batches an epoch, the last of two: fifty steps
 
@@ -166,6 +166,32 @@ def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
     monkeypatch.setattr(Lane, "__init__", long_run)
     with pytest.warns(UserWarning, match="without torch.compile, which failed: no such thing"):
         close(plain, train())
+
+
+def test_products_in_place_of_convolutions_are_as_exact_as_these():
+    before = torch.get_float32_matmul_precision()
+    assert before == "highest"
+    with as_convolved():
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with as_convolved():
+            assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+
+
+@pytest.mark.parametrize(("width", "large"), [(16, False), (64, True)])
+def test_large_convolutions_are_known(width, large, monkeypatch):
+    body = nn.Sequential(nn.Conv1d(1, width, 3), nn.Conv1d(width, width, 3), nn.Flatten(), nn.LazyLinear(2))
+    body(torch.zeros(1, 1, 8))
+    unit = Unit(STN(body), None, CONFIG, None)
+    stack = Stack([unit], torch.device("cpu"))
+    assert not stack.multiplies, "on a CPU there are none"
+    stack.faster = Products
+    assert stack.multiplies is large
 
 
 def test_augmentations_may_differ_in_strength():

@@ -71,7 +71,7 @@ class Lane:
     def step(self) -> None:
         """The next step."""
         if self.recorded and self.graph is None:
-            with ALONE:
+            with ALONE, as_convolved() if self.fleet.stack.multiplies else nullcontext():
                 self._record()
         if self.graph is not None:
             self.graph.replay()
@@ -134,6 +134,22 @@ class Lane:
 
     def _try(self) -> None:
         self._step([self._next(buffer, 1) for buffer in self.noise])
+
+
+@contextmanager
+def as_convolved() -> Iterator[None]:
+    """Inside, matrix products are as exact as convolutions: in TF32 where torch lets cuDNN use it, as it is by default.
+
+    Products that stand in for convolutions are not to be slower than these, and need not be more exact. The setting is
+    the whole process's, and what is recorded keeps it.
+    """
+    before = torch.get_float32_matmul_precision()
+    if before == "highest" and torch.backends.cudnn.allow_tf32:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

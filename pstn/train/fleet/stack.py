@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 
 from pstn.train.config import Train
 from pstn.train.fleet.channels import Channels
-from pstn.train.fleet.convolve import Products
+from pstn.train.fleet.convolve import CHANNELS, Products
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
 from pstn.train.seed import ALONE, seeded
@@ -87,6 +87,13 @@ class Stack:
         named = dict(self.unit.named_parameters())
         flags = [torch.full((shape.numel(),), id(named[name]) in inside) for name, shape in self.shapes.items()]
         self.localizer = torch.cat(flags).to(device)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether some convolutions are too large for the kernels, and become matrix products on a GPU."""
+        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        large = (m.weight.shape[0] * m.weight.shape[1] > CHANNELS for m in self.unit.modules() if isinstance(m, kinds))
+        return self.faster is Products and any(large)
 
     def named(self, weights: Tensor) -> dict[str, Tensor]:
         """The rows as weights by name, (M, *shape)."""
