@@ -86,11 +86,15 @@ def stand_in(name: str) -> str:
 
 
 def row(name: str, model: str, label: str, build: Callable[..., STN], of: str = "", **options: Any) -> Experiment:
-    """A row of a set, on the line ``of`` or of its own. Settings are chosen on one repeat."""
+    """A row of a set, on the line ``of`` or of its own.
+
+    Settings are chosen on one repeat, after a tenth of the epochs.
+    """
     usual = {
         "train": TRAIN,
         "folds": 5,
         "tuning_folds": 1,
+        "trial_epochs": TRAIN.epochs // 10,
         "samples": SAMPLES,
         "measure": measure,
         "label": f"{label}, {name}",

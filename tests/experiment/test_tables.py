@@ -152,7 +152,7 @@ def test_several_starts_are_scored_by_the_most_probable(tmp_path):
         assert "spread" not in one
 
 
-def test_the_best_rows_stand_beside_the_published_ones_with_as_many_steps_and_no_more_parameters():
+def test_the_best_rows_stand_beside_the_published_ones_with_no_more_steps_or_parameters():
     for id, wanted in (
         ("pstn22/rotated", ["starts"]),
         ("pstn22/placement", [f"starts-{n}{end}" for n in (96, 56) for end in ("", "-short")]),
@@ -162,7 +162,8 @@ def test_the_best_rows_stand_beside_the_published_ones_with_as_many_steps_and_no
         assert [row.name for row in best] == wanted
         for row in best:
             (published,) = [r for r in table.rows if r.line == row.line and r.column == "published"]
-            assert (row.train.epochs, row.train.batch_size) == (published.train.epochs, published.train.batch_size)
+            assert row.train.epochs <= published.train.epochs
+            assert row.train.batch_size == published.train.batch_size
             assert row.data is published.data
             assert row.needs is published.needs
             counts = [
