@@ -152,9 +152,13 @@ class Stack:
             return go(*inputs)
         if x.shape not in self.steps:
             # What vmap, autograd and the model's own Python cost is not paid again. Recording takes a step; it is not
-            # to leave a trace in the batch statistics.
+            # to leave a trace in the batch statistics. On a GPU one before it has the kernels compiled, which takes
+            # long, and which other fleets need not wait for.
+            trial = [value.clone() for value in inputs]
+            if self.device.type == "cuda":
+                go(*trial)
             with ALONE:
-                step = record(go, [value.clone() for value in inputs])
+                step = record(go, trial)
             self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
         return self.steps[x.shape](*inputs)
 
