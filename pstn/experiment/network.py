@@ -65,7 +65,7 @@ class Network:
         """How it is trained."""
         return self.row.config(self.setting, self.fold)
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """How many steps it takes to train."""
         return self.config.length(len(_split(self.row.data, self.fold).train))
