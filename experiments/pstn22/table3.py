@@ -1,6 +1,6 @@
 """P-STN 2022, Table 3 and Figure 10: CNN, STN and P-STN on time series of the UCR archive."""
 
-from experiments.series import NOTE, along_time, cnn, pstn, row, stn
+from experiments.series import NOTE, along_time, cnn, learned, pstn, row, stn
 from pstn.experiment import Claim, Experiment, Table
 
 #: Mean and deviation of the accuracy in per cent: CNN, STN, P-STN.
@@ -26,6 +26,7 @@ def rows(name: str) -> list[Experiment]:
         row(name, "cnn", "CNN", cnn, paper=paper[0]),
         row(name, "stn", "STN", stn, paper=paper[1]),
         row(name, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper[2], note=chosen),
+        learned(name, paper=paper[2]),
     ]
 
 
@@ -38,6 +39,8 @@ TABLE = Table(
           for name in ("FaceAll", "TwoPatterns", "UWaveGestureLibraryX") for other in ("CNN", "STN")),
         *(Claim(f"CNN beats {other} on Wafer", "cnn-wafer", f"{other.lower().replace('-', '')}-wafer")
           for other in ("STN", "P-STN")),
+        *(Claim(f"learned spread beats P-STN on {name}", f"learned-{name.lower()}", f"pstn-{name.lower()}")
+          for name in PAPER),
         Claim("STN beats CNN on PhalangesOutlinesCorrect", "stn-phalangesoutlinescorrect",
               "cnn-phalangesoutlinescorrect"),
     ],
