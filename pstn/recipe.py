@@ -50,6 +50,8 @@ class Recipe:
     """What they go through then."""
     understood: tuple[str, ...]
     """What was understood of the data, and what follows from it, a sentence each."""
+    fill: float | None = None
+    """The value outside an input, after normalising; None where its border is continued."""
 
     def prepare(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *size"]:
         """Inputs of any size, ready for the network."""
@@ -77,7 +79,7 @@ def recipe(
     Example:
         >>> data = Data(torch.rand(40, 1, 28, 28), torch.arange(40) % 2, ("cat", "dog"), "pets")
         >>> print(recipe(data))
-        pets: 40 images of 28×28 pixels and 1 channel, 20 to 20 of each of 2 classes.
+        pets: 40 images of 28×28 pixels and 1 channel, 20 of each of 2 classes.
         The background differs, so what a warp needs from outside continues the border.
         Each image is brought to the same brightness and contrast.
         Affine maps, their spread learned from the data; a classifier of 60,722 parameters.
@@ -98,7 +100,7 @@ def recipe(
     if time_budget is not None:
         fitting = affordable(model, replace(data, x=normalise(x)), config, time_budget)
         config = paced(replace(config, steps=fitting))
-    return Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)))
+    return Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)), fill)
 
 
 def network(shape: Sequence[int], classes: int, *, fill: float | None = None, warp: bool = True) -> STN:
@@ -296,9 +298,11 @@ def _words(data: Data, background: float | None, model: STN, config: Train) -> l
     series = len(size) == 1
     kind = f"series of {size[0]} points" if series else f"images of {size[0]}×{size[1]} pixels"
     counts = [count for count in data.counts if count]
+    few, many = min(counts), max(counts)
+    share = f"{few}" if few == many else f"{few} to {many}"
     lines = [
-        f"{data.name}: {len(data)} {kind} and {channels} channel{'s' * (channels > 1)}, {min(counts)} to {max(counts)} "
-        f"of each of {data.num_classes} classes."
+        f"{data.name}: {len(data)} {kind} and {channels} channel{'s' * (channels > 1)}, {share} of each of "
+        f"{data.num_classes} classes."
     ]
     outside = "what a warp needs from outside"
     if not series and background is None:

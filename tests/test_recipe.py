@@ -72,7 +72,7 @@ def test_brightness_and_contrast_of_photographs_do_not_matter():
 
 def test_the_words_name_what_was_found():
     text = str(recipe(data(2, 600)))
-    assert "12 series of 600 points and 2 channels, 4 to 4 of each of 3 classes" in text
+    assert "12 series of 600 points and 2 channels, 4 of each of 3 classes" in text
     assert "distortions of time" in text
     assert "No warps" in str(recipe(data(1, 28, 28), warp=False))
 

@@ -283,15 +283,14 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         fill = float(normalise.fill) if meta["fitted"]["fills_"] else None
         model = network((meta["fitted"]["channels_"], *size), len(self.classes_), fill=fill, warp=self.warp)
         fill_in(model, tensors, path)
-        self.recipe_ = Recipe(model.eval(), Train(**meta["config"]), size, normalise, tuple(meta["understood"]))
+        self.recipe_ = Recipe(model.eval(), Train(**meta["config"]), size, normalise, tuple(meta["understood"]), fill)
         self.pose_ = self._spread()
         return self
 
     def _fitted(self) -> dict[str, Any]:
-        model = self.recipe_.model
         names = ("n_features_in_", "n_steps_", "seconds_", "stopped_", "channels_")
         kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return {**kept, "fills_": bool(model.transformers) and model.options["padding"] == "fill"}
+        return {**kept, "fills_": self.recipe_.fill is not None}
 
     @property
     def _family(self) -> Family | None:

@@ -238,6 +238,21 @@ def test_a_saved_estimator_predicts_the_same(fitted, tmp_path):
     assert np.array_equal(pickle.loads(pickle.dumps(estimator)).predict_proba(x), estimator.predict_proba(x))
 
 
+@pytest.mark.parametrize("background", [0.0, None])
+@pytest.mark.parametrize("warp", [True, False])
+def test_images_on_a_background_and_photographs_survive_a_file(background, warp, tmp_path):
+    """With and without warps: the network is made anew from what the file says."""
+    rng = np.random.default_rng(0)
+    x = rng.random((12, 20, 20), dtype=np.float32)
+    if background is not None:
+        x[:, :6] = x[:, -6:] = x[:, :, :6] = x[:, :, -6:] = background
+    estimator = PSTNClassifier(max_steps=2, warp=warp).fit(x, np.arange(12) % 2)
+    assert (estimator.recipe_.fill is None) == (background is None)
+    estimator.save(tmp_path / "a.safetensors")
+    again = PSTNClassifier.load(tmp_path / "a.safetensors")
+    assert np.array_equal(again.predict_proba(x), estimator.predict_proba(x))
+
+
 def test_names_survive_a_file(tmp_path):
     x, y = series()
     names = np.array(["ape", "bee"], dtype=object)[y]
