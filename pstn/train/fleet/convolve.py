@@ -44,6 +44,8 @@ class Products(TorchFunctionMode):
             size = _apart(*args, **kwargs)
             if size is not None:
                 return pooled(args[0], size)
+        if function is F.batch_norm and is_batchedtensor(args[0]):
+            return normalised(*args, **kwargs)
         return function(*args, **kwargs)
 
 
@@ -90,6 +92,21 @@ def pooled(x: Tensor, size: Sequence[int]) -> Tensor:
     from pstn.kernels.pool import pool
 
     return pool(x.unsqueeze(-2), (1, *size)).squeeze(-2) if len(size) == 1 else pool(x, size)
+
+
+def normalised(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch normalisation by torch's own kernels. To see whether cuDNN's would do, torch asks how images lie in memory,
+    which under ``vmap`` is an error."""
+    return torch.batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, False)
 
 
 def _at_hand(*tensors: Tensor | None) -> bool:
