@@ -1,0 +1,61 @@
+"""What stands in the place of torch's own layers where networks are stacked on a GPU."""
+
+import copy
+
+import pytest
+import torch
+from subject import CONFIG
+from torch import nn
+
+from pstn import STN
+from pstn.train.fleet.convolve import Products
+from pstn.train.fleet.lane import as_convolved
+from pstn.train.fleet.stack import Stack, Unit
+
+
+def test_products_in_place_of_convolutions_are_as_exact_as_these():
+    before = torch.get_float32_matmul_precision()
+    assert before == "highest"
+    with as_convolved():
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with as_convolved():
+            assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_normalisation_of_stacked_images_does_not_ask_for_cudnn(training, monkeypatch):
+    layer = nn.BatchNorm2d(3).train(training)
+    x, mean = torch.randn(2, 4, 3, 5, 5), torch.zeros(2, 3)
+    asked, real = [], torch.batch_norm
+
+    def spy(*arguments):
+        asked.append(arguments[-1])
+        return real(*arguments)
+
+    def one(x, mean, var):
+        with Products():
+            return torch.func.functional_call(layer, {"running_mean": mean, "running_var": var}, (x,))
+
+    wanted = [copy.deepcopy(layer)(each) for each in x]
+    monkeypatch.setattr(torch, "batch_norm", spy)
+    found = torch.vmap(one)(x, mean, torch.ones(2, 3))
+    torch.testing.assert_close(found, torch.stack(wanted))
+    assert asked == [False]
+    assert bool(mean.any()) is training, "statistics are kept"
+
+
+@pytest.mark.parametrize(("width", "large"), [(16, False), (64, True)])
+def test_large_convolutions_are_known(width, large, monkeypatch):
+    body = nn.Sequential(nn.Conv1d(1, width, 3), nn.Conv1d(width, width, 3), nn.Flatten(), nn.LazyLinear(2))
+    body(torch.zeros(1, 1, 8))
+    unit = Unit(STN(body), None, CONFIG, None)
+    stack = Stack([unit], torch.device("cpu"))
+    assert not stack.multiplies, "on a CPU there are none"
+    stack.faster = Products
+    assert stack.multiplies is large
