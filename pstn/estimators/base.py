@@ -84,11 +84,11 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _read(self, X: Any, fitting: bool) -> Tensor:
         """The inputs as (n, channels, *space), checked."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define _read(X, fitting)")
 
     def _shaped(self, x: Tensor, X: Any) -> np.ndarray:
         """What became of inputs, (n, channels, *space), in the form that they came in."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define _shaped(x, X)")
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Base:
         """Learn the classes, and the warps that leave them as they are.
