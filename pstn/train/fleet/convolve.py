@@ -104,9 +104,9 @@ def normalised(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Batch normalisation by torch's own kernels. To see whether cuDNN's would do, torch asks how images lie in memory,
-    which under ``vmap`` is an error."""
-    return torch.batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps, False)
+    """Batch normalisation by torch's own kernels, called by name: ``F.batch_norm`` asks first how images lie in memory
+    (cuDNN might do), which under ``vmap`` on a GPU is an error."""
+    return torch.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 
 
 def _at_hand(*tensors: Tensor | None) -> bool:
