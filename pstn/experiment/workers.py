@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, nullcontext
 from typing import Protocol, Self
@@ -21,6 +22,8 @@ from pstn.train.signals import Signals
 #: Seconds after which a thread that runs Python lets others have a turn. By Python's own 5 ms, a fleet that is being
 #: compiled would keep every step of all others waiting for twenty times as long as it takes.
 TURN = 1e-4
+#: Streams that torch hands out before it begins again with the first. Two fleets on one would wait for each other.
+STREAMS = 32
 
 
 class Workers(Protocol):
@@ -48,9 +51,12 @@ class Threads:
     """
 
     def __init__(self, at_once: int, device: Accelerator, facts: Record, progress: Progress) -> None:
+        if not 1 <= at_once < STREAMS:
+            raise ValueError(f"{at_once} jobs at a time; expected 1 to {STREAMS - 1}")
         self.at_once, self.device, self.facts, self.progress = at_once, device, facts, progress
         if at_once > 1:  # as many queues as a GPU has, unless it is in use already: by default, streams share eight
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        self.own = threading.local()
         self.begun: dict[Future[list[Record] | Exception], Job] = {}
         self.job: Job | None = None
 
@@ -88,9 +94,14 @@ class Threads:
         return job, found
 
     def _work(self, job: Job) -> list[Record] | Exception:
-        apart = self.at_once > 1 and place(self.device) == "cuda"
-        with torch.cuda.stream(torch.cuda.Stream()) if apart else nullcontext():
+        with torch.cuda.stream(self._stream()) if self.at_once > 1 and place(self.device) == "cuda" else nullcontext():
             try:
                 return job.do(self.device, self.facts, self.progress)
             except Exception as error:
                 return error
+
+    def _stream(self) -> torch.cuda.Stream:
+        """The stream of this thread, the same for all of its jobs: torch has no more than :data:`STREAMS`."""
+        if not hasattr(self.own, "stream"):
+            self.own.stream = torch.cuda.Stream()
+        return self.own.stream

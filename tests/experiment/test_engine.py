@@ -6,16 +6,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from rich.progress import Progress
 
 import pstn.experiment.work as work
 from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
 from pstn.experiment.network import Network
+from pstn.experiment.workers import Threads
 
 TRIALS = Path(__file__).parent / "trials"
 #: What may differ between two runs of the same recipe.
@@ -392,3 +395,21 @@ def test_the_network_that_is_kept_gives_the_recorded_scores(table, done):
 def test_a_row_that_makes_no_sense_is_refused(table, change, words):
     with pytest.raises(ValueError, match=words):
         replace(table.row("cnn"), **change)
+
+
+def test_each_thread_keeps_a_stream_of_its_own(monkeypatch):
+    # torch hands out 32 in turn: one a job would soon be one that another fleet is recorded on
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    workers = Threads(2, "cpu", {}, Progress())
+    mine = workers._stream()
+    with ThreadPoolExecutor(1) as other:
+        theirs = {other.submit(workers._stream).result() for _ in range(3)}
+    assert workers._stream() is mine
+    assert len(theirs) == 1
+    assert mine not in theirs
+
+
+@pytest.mark.parametrize("jobs", [0, 32])
+def test_no_more_jobs_than_streams(jobs):
+    with pytest.raises(ValueError, match="expected 1 to 31"):
+        Threads(jobs, "cpu", {}, Progress())

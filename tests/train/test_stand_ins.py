@@ -9,7 +9,7 @@ from torch import nn
 
 from pstn import STN
 from pstn.train.fleet.convolve import Products
-from pstn.train.fleet.lane import as_convolved
+from pstn.train.fleet.lane import as_convolved, recording_stream
 from pstn.train.fleet.stack import Stack, Unit
 
 
@@ -56,3 +56,13 @@ def test_large_convolutions_are_known(width, large, monkeypatch):
     assert not stack.multiplies, "on a CPU there are none"
     stack.faster = Products
     assert stack.multiplies is large
+
+
+def test_fleets_are_recorded_on_a_stream_that_no_other_has(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"aside on {device}")
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "default")
+    device = torch.device("cuda", 7)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "a thread's own")
+    assert recording_stream(device) == "a thread's own"
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "default")
+    assert recording_stream(device) == "aside on cuda:7"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,8 +54,8 @@ class Lane:
         # How often such a step is taken in the whole run, whatever was done of it before.
         uses = fleet.total if size == fleet.config.batch_size else fleet.total // fleet.per_epoch
         self.written = self.recorded or uses >= PATIENCE
-        # Compiling is Python, which one thread at a time runs: of several fleets, all wait for it.
-        self.compiled = self.recorded and uses >= ENDURANCE * fleet.at_once
+        # Compiling is Python, which one thread at a time runs: of several fleets, all would wait for it.
+        self.compiled = self.recorded and uses >= ENDURANCE and fleet.at_once == 1
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -107,8 +108,8 @@ class Lane:
         state = [fleet.stack.weights, *fleet.stack.still.values(), *fleet.optimizer.slots.values()]
         state += [fleet.alive, fleet.sums, self.cursor]
         before = [value.clone() for value in state]
-        stream = torch.cuda.Stream(fleet.device)
-        stream.wait_stream(torch.cuda.current_stream(fleet.device))
+        here, stream = torch.cuda.current_stream(fleet.device), recording_stream(fleet.device)
+        stream.wait_stream(here)
         with torch.cuda.stream(stream):
             self._try()
             try:
@@ -124,16 +125,31 @@ class Lane:
                     stacklevel=2,
                 )
                 self.recorded = False
-        torch.cuda.current_stream(fleet.device).wait_stream(stream)
+        here.wait_stream(stream)
         if self.recorded:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self._try()
         for value, old in zip(state, before, strict=True):
             value.copy_(old)
 
     def _try(self) -> None:
         self._step([self._next(buffer, 1) for buffer in self.noise])
+
+
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream to record on: this thread's own, if it has one, or one kept for the purpose.
+
+    Not a new one each time, and not torch's own choice. It hands out 32 streams in turn, so that a later fleet's stream
+    would be that which another is recorded on; its work would be recorded with the other's, and done at each replay.
+    """
+    here = torch.cuda.current_stream(device)
+    return here if here != torch.cuda.default_stream(device) else _aside(device)
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 @contextmanager
