@@ -4,8 +4,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -166,6 +168,39 @@ def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
     monkeypatch.setattr(Lane, "__init__", long_run)
     with pytest.warns(UserWarning, match="without torch.compile, which failed: no such thing"):
         close(plain, train())
+
+
+def test_recorded_steps_are_the_same_steps_where_there_is_room_for_one(monkeypatch):
+    """As on a GPU, but that a replay is the step itself: rehearsals of it must stay within the room."""
+
+    def train():
+        members = [Member(made(i, "gaussian"), make_data(seed=i), None, replace(FIFTY, epochs=2)) for i in range(2)]
+        return [weights(run.model) for run in fit_fleet(members, progress=False)]
+
+    plain, prepare, record, recorded = train(), Lane.__init__, Lane._record, []
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+
+    def narrow(lane, fleet, size, requests):
+        prepare(lane, fleet, size, requests)
+        lane.recorded, lane.capacity, lane.index, lane.knobs = True, 1, lane.index[:1], lane.knobs[:1]
+        lane.noise = [torch.zeros(fleet.stack.count, 1, *r.shape, dtype=r.dtype) for r in requests]
+
+    def replayed(lane):
+        record(lane)
+        lane.graph.replay = lane._try
+        recorded.append(lane)
+
+    monkeypatch.setattr(Lane, "__init__", narrow)
+    monkeypatch.setattr(Lane, "_record", replayed)
+    monkeypatch.setattr("pstn.train.fleet.lane._unasked", nullcontext)
+    for name in ("current_stream", "default_stream", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: stream)
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *arguments, **options: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    for a, b in zip(plain, train(), strict=True):
+        close(a, b)
+    assert len(recorded) == 2  # one for each size of batch
 
 
 def test_augmentations_may_differ_in_strength():

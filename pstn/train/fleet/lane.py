@@ -112,6 +112,7 @@ class Lane:
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             self._try()
+            self.cursor.zero_()  # the room may be that of a single step
             try:
                 with _unasked() if fleet.only else nullcontext():
                     self._try()
@@ -127,6 +128,7 @@ class Lane:
                 self.recorded = False
         here.wait_stream(stream)
         if self.recorded:
+            self.cursor.zero_()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self._try()
