@@ -77,8 +77,11 @@ def projections(results: Sequence[Result]) -> Figure:
         for j, (points, name) in enumerate(zip(both, ("base", "augmented"), strict=True)):
             x, y, label = zip(*points, strict=True)
             panel = panels[j * len(shown) + i]
-            panel.scatter(x, y, c=label, s=5, cmap="tab10", vmin=0, vmax=9)
+            dots = panel.scatter(x, y, c=label, s=5, cmap="tab10", vmin=0, vmax=9)
             panel.set_title(f"{result.row.label}: {name}", fontsize=7)
+    if shown:
+        marks, _ = dots.legend_elements(num=list(range(len(CLASSES))))
+        figure.legend(marks, CLASSES, loc="outside lower center", ncols=len(CLASSES), fontsize=7)
     return figure
 
 
@@ -123,6 +126,7 @@ def _with(name: str, results: Sequence[Result]) -> list[Result]:
 def _panels(down: int, across: int, width: float, height: float) -> tuple[Figure, list[Any]]:
     down, across = max(down, 1), max(across, 1)
     figure = matplotlib_figure()(figsize=(width * across, height * down + 0.3), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.15)  # a browser's letters may be wider than those that were measured
     panels = list(figure.subplots(down, across, squeeze=False).flat)
     for panel in panels:
         panel.set(xticks=[], yticks=[])
