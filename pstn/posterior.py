@@ -297,7 +297,8 @@ class Learned:
 
     Arguments:
         prior_scale: :math:`\sigma_p`.
-        spread: σ at the start. One so wide that classes cannot be told apart does not find its way back.
+        spread: σ at the start. One so wide that classes cannot be told apart does not find its way back:
+            :mod:`pstn.recipe` starts series at 0.03.
         narrow: The factor of σ in evaluation. This one and the weight of 18 were chosen once, on validation digits of
             MNIST for 30, 100 and 1000 training digits. Other data wants less: :mod:`pstn.recipe` takes 7 for images and
             0.6 for series.

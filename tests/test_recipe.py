@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pstn.data import Data, cbf
-from pstn.recipe import affordable, body, find_background, network, recipe, resized, seen_size, settings
+from pstn.recipe import SPREADS, affordable, body, find_background, network, recipe, resized, seen_size, settings
 from pstn.train import fit
 
 
@@ -98,6 +98,13 @@ def test_a_spread_can_go_as_far_in_few_steps_as_in_many():
     for steps in (100, 10_000):
         config = settings(100, 2, steps=steps)
         assert config.lr * config.localizer_lr * steps == pytest.approx(0.3)
+
+
+def test_the_spread_of_series_starts_smaller_than_that_of_images():
+    series, images = (recipe(data(*shape)).model.posterior.spread for shape in ((1, 24), (1, 28, 28)))
+    assert (series, images) == (SPREADS[1], SPREADS[2])
+    assert series < images
+    assert network((1, 24), 3, spread=0.2).posterior.spread == 0.2
 
 
 def test_a_budget_buys_steps():

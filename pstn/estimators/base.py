@@ -261,6 +261,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
             "understood": found.understood,
             "config": found.config.__dict__,
             "fitted": self._fitted(),
+            "spread": getattr(found.model.posterior, "spread", None),
         }
         if self.classes_.dtype.kind == "O":
             meta["dtype"] = "object"
@@ -281,7 +282,9 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         normalise = Normalise(mean, std, meta["normalise"][2])
         size = tuple(meta["size"])
         fill = float(normalise.fill) if meta["fitted"]["fills_"] else None
-        model = network((meta["fitted"]["channels_"], *size), len(self.classes_), fill=fill, warp=self.warp)
+        shape = (meta["fitted"]["channels_"], *size)
+        # the weights hold how far the spread went from where it started; files up to 0.4.0 do not say: it was 0.1
+        model = network(shape, len(self.classes_), fill=fill, warp=self.warp, spread=meta.get("spread", 0.1))
         fill_in(model, tensors, path)
         self.recipe_ = Recipe(model.eval(), Train(**meta["config"]), size, normalise, tuple(meta["understood"]), fill)
         self.pose_ = self._spread()

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from pstn.estimators import PSTNClassifier, PSTNTimeSeriesClassifier
+from pstn.estimators import PSTNClassifier, PSTNTimeSeriesClassifier, base
 from pstn.estimators.progress import Progress
 
 STEPS = 25
@@ -236,6 +236,35 @@ def test_a_saved_estimator_predicts_the_same(fitted, tmp_path):
     with pytest.raises(ValueError, match="expected a PSTN"):
         other.load(tmp_path / "a.safetensors")
     assert np.array_equal(pickle.loads(pickle.dumps(estimator)).predict_proba(x), estimator.predict_proba(x))
+
+
+def test_a_file_keeps_its_spread_when_new_ones_start_elsewhere(fitted, tmp_path, monkeypatch):
+    """Weights hold how far a spread went from its start; a file loaded and saved again still knows where that was."""
+    estimator, x, _ = fitted
+    estimator.save(tmp_path / "a.safetensors")
+    monkeypatch.setattr("pstn.recipe.SPREADS", {1: 0.5, 2: 0.5})
+    again = type(estimator).load(tmp_path / "a.safetensors")
+    again.save(tmp_path / "b.safetensors")
+    for one in (again, type(estimator).load(tmp_path / "b.safetensors")):
+        assert np.array_equal(one.pose_.spread, estimator.pose_.spread)
+        assert np.array_equal(one.predict_proba(x), estimator.predict_proba(x))
+
+
+def test_files_that_do_not_say_where_their_spread_started_are_read_as_before(tmp_path, monkeypatch):
+    x, y = series()
+    monkeypatch.setattr("pstn.recipe.SPREADS", {1: 0.1})
+    estimator = PSTNTimeSeriesClassifier(max_steps=2, random_state=0).fit(x, y)
+    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        written = base.save
+        patch.setattr(base, "save", lambda path, state, meta: written(path, state, _without(meta, "spread")))
+        estimator.save(tmp_path / "a.safetensors")
+    again = PSTNTimeSeriesClassifier.load(tmp_path / "a.safetensors")
+    assert np.array_equal(again.pose_.spread, estimator.pose_.spread)
+
+
+def _without(meta, name):
+    return {key: value for key, value in meta.items() if key != name}
 
 
 @pytest.mark.parametrize("background", [0.0, None])
