@@ -18,6 +18,7 @@ The defaults were chosen on training data alone. Images: training images outside
 Fashion-MNIST, KMNIST-7k and GTSRB-32 (tracks apart); one split of other classes of PlanktonSet confirmed them. Series:
 three random splits of train files, of sixteen sets in a first round and of ten in a second; all ten sets of ``peers``
 and all five of ``few`` are among the sixteen, so their training series are not new to the recipe, their test files are.
+Where the spread of series starts: held-out halves of twelve train files (``benchmarks/spread_start.py``).
 Earlier defaults had been run here before: that Fashion-MNIST and GTSRB-32 were then lost, and that
 MiniRocket was often better, was known.
 """
