@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -126,6 +127,11 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
             break
         job, outcome = workers.finish()
         plan = running.pop(job)
+        if isinstance(outcome, torch.AcceleratorError) and "out of memory" not in str(outcome):
+            raise RuntimeError(
+                f"the GPU failed, which was seen first while {job} of {plan.table.id}, and this process cannot use it "
+                "any more; what was finished is kept: the same command goes on from there"
+            ) from outcome
         if isinstance(outcome, Exception):  # the rest goes on; what came to grief is not tried again
             failures.append(outcome)
             console.print(f"{plan.table.id}: {job} failed: {outcome!r}", markup=False, highlight=False, soft_wrap=True)

@@ -139,6 +139,26 @@ def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
+def test_a_lost_gpu_ends_the_run_at_once(table, tmp_path, monkeypatch, jobs):
+    asked, real = [], Network.member
+
+    def member(network, device):
+        asked.append(network.row.name)
+        if network.row.name == "fast":
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+        return real(network, device)
+
+    monkeypatch.setattr(Network, "member", member)
+    rows = [table.row(n) for n in ("fast", "jitter")]
+    if jobs == 3:  # what has begun is waited for
+        rows = rows[:1]
+    with pytest.raises(RuntimeError, match="the same command goes on from there") as caught:
+        go(replace(table, rows=rows, quick=(), claims=()), tmp_path, jobs=jobs)
+    assert isinstance(caught.value.__cause__, torch.AcceleratorError)
+    assert set(asked) == {"fast"}
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
 def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_path, monkeypatch, jobs):
     tables = [table, replace(table, id="toy/again", rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())]
     sizes = counting(monkeypatch)
