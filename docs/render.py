@@ -56,6 +56,33 @@ def digits() -> str:
     return f"{bench.tabulated(cells, shown)}\n\n<sub>{command}, five folds, {devices}, commit {commits}</sub>"
 
 
+#: What README shows of the autoencoders, by the ends of their rows' names.
+FRONTS = {
+    "base-none": "pictures as they are, no transformer",
+    "augmented-none": "nudged, no transformer",
+    "augmented-pre": "nudged, STN trained before",
+    "augmented-stn": "nudged, **joint STN**",
+    "augmented-pstn": "nudged, **joint P-STN**",
+}
+
+
+def codes() -> str:
+    """What a linear classifier makes of the codes of pictures and of nudged pictures."""
+    found = compare(find("invvae24/table1"), results=ROOT / "results").by_name
+    shown, records = [], []
+    for start, kind in (("vae10", "VAE, 10 numbers"), ("cat100", "categorical VAE, 10 × 10")):
+        for end, what in FRONTS.items():
+            result = found[f"{start}-{end}"]
+            scores = [str(result.measured(metric)) for metric in ("accuracy", "moved_accuracy", "invariance")]
+            shown.append([kind, what, *scores])
+            records += result.chosen
+    columns = ("codes", "trained on", "accuracy, %", "on nudged pictures, %", "distance of twins' codes")
+    cells = {name: lambda row, i=i: row[i] for i, name in enumerate(columns)}
+    device, commit = records[0]["device"], records[0]["commit"][:10]
+    source = f"<sub>`pstn reproduce invvae24/table1`, five seeds, {device}, commit {commit}</sub>"
+    return f"{bench.tabulated(cells, shown)}\n\n{source}"
+
+
 def tables() -> str:
     """Every table that has results: how many of its rows, and how its claims stand."""
     shown = []
@@ -129,7 +156,9 @@ def align() -> str:
 
 
 JOBS = {"forward": "forward", "theta": "and to θ", "theta+image": "and to θ and image"}
-SECTIONS = {"demo": demo, "digits": digits, "tables": tables, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align}
+SECTIONS = {
+    "demo": demo, "digits": digits, "codes": codes, "tables": tables, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align
+}  # fmt: skip
 FILES = [ROOT / "README.md", ROOT / "benchmarks/README.md"]
 
 
