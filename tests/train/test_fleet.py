@@ -17,7 +17,7 @@ from torch import nn
 from pstn import CPAB, STN, Affine, Gaussian, Point, Similarity, nets
 from pstn.data import Data
 from pstn.inference import Augment
-from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load_model, seeded
+from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load, load_model, save, seeded
 from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.noise import Feed, Record
@@ -378,6 +378,27 @@ def test_a_stopped_fleet_goes_on_to_the_same_bits(tmp_path, whole, number):
         load_model(a, folder / f"{i:03d}" / "model.safetensors")
         load_model(b, tmp_path / f"{i:03d}" / "model.safetensors")
         assert_same(weights(a), weights(b))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_fleet_of_another_kind_of_device(tmp_path, finished):
+    """A GPU's random numbers cannot be continued on a CPU; where none are left to draw, there is no need to."""
+    path, data = tmp_path / "fleet0-checkpoint.safetensors", make_data()
+
+    def go():
+        return fit_fleet([Member(make_model(0), data, None, CONFIG)], directory=tmp_path, progress=False)[0]
+
+    whole = weights(go().model)
+    tensors, meta = load(path)
+    tensors["source.0"] = torch.zeros(16, dtype=torch.uint8)
+    if not finished:
+        meta["state"]["step"] -= 1
+    save(path, tensors, meta)
+    if finished:
+        assert_same(weights(go().model), whole)
+    else:
+        with pytest.raises(CheckpointError, match="another kind of device"):
+            go()
 
 
 def test_a_validation_that_was_stopped_is_made_up_for(tmp_path, monkeypatch):

@@ -53,7 +53,14 @@ def take_up(fleet: Fleet, resume: bool = True) -> None:
         value.copy_(tensors[name])
     for group, generators in (("order", fleet.orders), ("source", fleet.sources)):
         for number, state in part(tensors, group).items():
-            generators[int(number)].set_state(state)
+            generator = generators[int(number)]
+            if state.shape == generator.get_state().shape:
+                generator.set_state(state)
+            elif meta["state"]["step"] < fleet.total:  # at the end, nothing is drawn any more
+                raise CheckpointError(
+                    f"{fleet.path} was begun on another kind of device, whose random numbers cannot be continued on "
+                    f"{fleet.device.type}: go on there, use another directory, or resume=False to start over"
+                )
     ahead = part(tensors, "ahead")
     fleet.ahead = [ahead[str(i)] for i in range(len(ahead))]
     for name in PLAIN:
