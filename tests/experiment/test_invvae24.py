@@ -76,6 +76,7 @@ def test_data():
     assert torch.equal(pairs.train.x, torch.cat([augmented.train.x, base.train.x], dim=1))
     for split, study in ((base, base), (augmented, augmented), (fresh, augmented)):
         assert torch.equal(split.test.study.x, study.train.x)
+        assert all(torch.equal(a.x, b.train.x) for a, b in zip(split.test.studies, (base, augmented), strict=True))
         assert torch.equal(split.test.x, base.test.x)
         assert torch.equal(split.test.moved, base.test.moved)
     family, pose = clothes.nudge().family, clothes.nudge().draw(30, generator=torch.Generator().manual_seed(24))
@@ -96,6 +97,33 @@ def test_a_code_without_pose_has_no_gap():
     assert scores["accuracy"] == scores["moved_accuracy"] == 1
     assert scores["gap"] == scores["invariance"] == 0
     assert "pictures" not in scores
+
+
+def test_each_set_may_have_a_classifier_of_its_own():
+    """Codes that shift when pictures do: one classifier fails on the twins, theirs does not."""
+    exam = clothes.Clothes("base")(0).test
+    known = {id(exam.x): 0, id(exam.moved): 1, id(exam.studies[0].x): 0, id(exam.studies[1].x): 1}
+
+    class Turned(VAE):
+        def features(self, x, samples=0):
+            turn = next(turn for of, turn in known.items() if x.data_ptr() == sets[of].data_ptr())
+            return 9 * torch.nn.functional.one_hot((torch.arange(len(x)) + turn) % 10, 10).float()
+
+    sets = {id(x): x for x in (exam.x, exam.moved, exam.studies[0].x, exam.studies[1].x)}
+    model = Turned(clothes.SHAPE)
+    assert measure.gaussian(model, exam)["moved_accuracy"] == 0
+    scores = measure.apart(model, exam)
+    assert scores == {"accuracy": 1, "moved_accuracy": 1, "gap": 0}
+
+
+def test_the_papers_cells_with_two_classifiers(tmp_path):
+    table = find("invvae24/classifiers")
+    assert [row.name for row in table.rows] == [row.name for row in TABLE.rows if row.paper]
+    assert table.row("cat100-base-none").paper["moved_accuracy"][0] == 0.7452
+    few = replace(table, rows=[short(table.row("vae10-augmented-none"))], claims=(), quick=())
+    run(few, device="cpu", runs=tmp_path / "runs", results=tmp_path / "results")
+    found = compare(few, results=tmp_path / "results").by_name["vae10-augmented-none"]
+    assert found.values("gap")[0] == pytest.approx(found.values("accuracy")[0] - found.values("moved_accuracy")[0])
 
 
 def test_losses_are_in_one_unit():

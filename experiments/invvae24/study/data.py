@@ -20,16 +20,25 @@ SEEDS = {"train": 24, "test": 25}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exam(Data):
-    """Test pictures with their nudged twins, and the training pictures whose codes a classifier learns from."""
+    """Test pictures with their nudged twins, and the training pictures whose codes a classifier learns from.
+
+    Those as they are, those nudged, and which of the two are the arm's own.
+    """
 
     moved: torch.Tensor = field(kw_only=True)
-    study: Data = field(kw_only=True)
+    studies: tuple[Data, Data] = field(kw_only=True)
+    own: int = field(kw_only=True)
+
+    @property
+    def study(self) -> Data:
+        """The arm's own training pictures."""
+        return self.studies[self.own]
 
     def to(self, device: torch.device | str) -> Exam:
         """The same data on another device."""
-        return replace(
-            self, x=self.x.to(device), y=self.y.to(device), moved=self.moved.to(device), study=self.study.to(device)
-        )
+        base, nudged = (data.to(device) for data in self.studies)
+        x, y, moved = (values.to(device) for values in (self.x, self.y, self.moved))
+        return replace(self, x=x, y=y, moved=moved, studies=(base, nudged))
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,6 @@ def _split(source: Clothes) -> Split:
             for data, twin in ((base, augmented), (test, moved))
         )
         return Split(train, None, exam)
-    study = base if source.train == "base" else augmented
-    exam = Exam(test.x, test.y, test.classes, f"{test.name}, codes of {source.train}", moved=moved.x, study=study)
+    name, own = f"{test.name}, codes of {source.train}", int(source.train != "base")
+    exam = Exam(test.x, test.y, test.classes, name, moved=moved.x, studies=(base, augmented), own=own)
     return Split(augmented if source.train == "augmented" else base, None, exam)

@@ -88,6 +88,17 @@ def examined(model: nn.Module, data: Exam, bound: Bound, shown: bool = False) ->
     return scores
 
 
+@torch.no_grad()
+def apart(model: nn.Module, data: Exam) -> dict[str, Any]:
+    """Accuracies by two classifiers, each learned from training pictures that are as its test pictures are."""
+    assert isinstance(model, VAE)
+    model.eval()
+    probes = [fit_probe(_features(model, each.x), each.y, data.num_classes) for each in data.studies]
+    found = [probe(_features(model, x)) for probe, x in zip(probes, (data.x, data.moved), strict=True)]
+    accuracy, moved = ((said == data.y).double().mean() for said in found)
+    return {"accuracy": accuracy, "moved_accuracy": moved, "gap": accuracy - moved}
+
+
 def losses(model: VAE, x: Tensor, bound: Bound) -> tuple[float, float]:
     """The mean loss, with draws as in training, and the mean squared error in the observed pose, without."""
     loss = error = 0.0
