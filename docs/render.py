@@ -51,9 +51,8 @@ def digits() -> str:
     devices = " and ".join(sorted({record["device"] for record in records}))
     commits = " and ".join(sorted({record["commit"][:10] for record in records}))
     columns = ("digits", "network", "paper, accuracy, %", "accuracy, %", "NLL", "ECE")
-    cells = {name: lambda row, i=i: row[i] for i, name in enumerate(columns)}
     command = "`pstn reproduce pstn22/table2`"
-    return f"{bench.tabulated(cells, shown)}\n\n<sub>{command}, five folds, {devices}, commit {commits}</sub>"
+    return f"{_grid(columns, shown)}\n\n<sub>{command}, five folds, {devices}, commit {commits}</sub>"
 
 
 #: What README shows of the autoencoders, by the ends of their rows' names.
@@ -77,10 +76,9 @@ def codes() -> str:
             shown.append([kind, what, *scores])
             records += result.chosen
     columns = ("codes", "trained on", "accuracy, %", "on nudged pictures, %", "distance of twins' codes")
-    cells = {name: lambda row, i=i: row[i] for i, name in enumerate(columns)}
     device, commit = records[0]["device"], records[0]["commit"][:10]
     source = f"<sub>`pstn reproduce invvae24/table1`, five seeds, {device}, commit {commit}</sub>"
-    return f"{bench.tabulated(cells, shown)}\n\n{source}"
+    return f"{_grid(columns, shown)}\n\n{source}"
 
 
 def tables() -> str:
@@ -98,7 +96,7 @@ def tables() -> str:
         counts = [verdicts.count(word) for word in ("confirmed", "refuted")]
         shown.append([page, comparison.table.title, rows, *map(str, counts)])
     columns = ("table", "what", "rows measured", "claims confirmed", "refuted")
-    return bench.tabulated({name: lambda row, i=i: row[i] for i, name in enumerate(columns)}, shown)
+    return _grid(columns, shown)
 
 
 def cpab_gpu() -> str:
@@ -162,9 +160,12 @@ SECTIONS = {
 FILES = [ROOT / "README.md", ROOT / "benchmarks/README.md"]
 
 
+def _grid(names: tuple[str, ...], cells: list[list[str]]) -> str:
+    return bench.tabulated({name: lambda row, i=i: row[i] for i, name in enumerate(names)}, cells)
+
+
 def _table(names: tuple[str, ...], cells: list[list[str]], rows: list[dict]) -> str:
-    columns = {name: lambda row, i=i: row[i] for i, name in enumerate(names)}
-    return f"{bench.tabulated(columns, cells)}\n\n{bench.source(rows[0])}"
+    return f"{_grid(names, cells)}\n\n{bench.source(rows[0])}"
 
 
 def rendered(text: str) -> str:

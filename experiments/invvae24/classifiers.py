@@ -5,17 +5,14 @@ from dataclasses import replace
 from experiments.invvae24.study.measure import apart
 from experiments.invvae24.table1 import PAPER
 from experiments.invvae24.table1 import TABLE as STUDY
-from pstn.experiment import Claim, Experiment, Table
-
-#: One network each, as in the paper.
-FOLDS = 1
+from pstn.experiment import Experiment, Table
 
 
 def row(name: str) -> Experiment:
     """An arm of the study that the paper has, measured with two classifiers."""
     found = STUDY.row(name)
     paper = {metric: found.paper[metric] for metric in ("accuracy", "moved_accuracy")}
-    return replace(found, measure=apart, folds=FOLDS, line=found.label, column="published", paper=paper)
+    return replace(found, measure=apart, folds=1, line=found.label, column="published", paper=paper)
 
 
 TABLE = Table(
@@ -23,14 +20,9 @@ TABLE = Table(
     "InvVAE 2024, Table 1, with two classifiers",
     [row(name) for name in PAPER],
     metrics=("accuracy", "moved_accuracy", "gap"),
-    claims=[
-        Claim("Augmented training helps a VAE on base pictures", "vae10-augmented-none", "vae10-base-none"),
-        Claim("Augmented training hurts a VAE on augmented pictures", "vae10-base-none", "vae10-augmented-none",
-              "moved_accuracy"),
-    ],
     quick=("vae10-base-none", "vae10-augmented-none"),
     note="The paper does not say which training pictures its classifier learns from. In invvae24/table1 they are those "
     "that the autoencoder was trained on, for both test sets; here, each test set has a classifier of its own, learned "
-    "from training pictures as they are for pictures as they are, and from augmented ones for augmented ones. This "
-    "gives the paper's figures where the other does not. One network each, as in the paper.",
-)  # fmt: skip
+    "from training pictures as they are for pictures as they are, and from augmented ones for augmented ones, which "
+    "comes nearer to the paper's figures. One network each, as in the paper: no test of a difference.",
+)

@@ -20,7 +20,7 @@ from pstn.train.fleet import Fleet
 from pstn.train.signals import Signals
 
 #: Seconds after which a thread that runs Python lets others have a turn. By Python's own 5 ms, a fleet that is being
-#: compiled would keep every step of all others waiting for twenty times as long as it takes.
+#: recorded would keep every step of all others waiting for twenty times as long as it takes.
 TURN = 1e-4
 #: Streams that torch hands out before it begins again with the first. Two fleets on one would wait for each other.
 STREAMS = 32
