@@ -8,6 +8,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+#: The most fleets at a time. torch hands out 32 streams of a GPU before it begins again with the first, and one is kept
+#: for other purposes; two fleets on one stream would wait for each other.
+JOBS = 31
+
 
 @dataclass(frozen=True)
 class Reproduce:
@@ -44,7 +48,7 @@ class Reproduce:
     """The folder of tables; that of the checkout by default."""
 
     def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError(f"--jobs is {self.jobs}; expected at least 1")
+        if not 1 <= self.jobs <= JOBS:
+            raise ValueError(f"--jobs is {self.jobs}; expected 1 to {JOBS}")
         if self.ray is not None and len(self.ray) > 1:
             raise ValueError(f"--ray has {len(self.ray)} addresses ({', '.join(self.ray)}); expected one or none")

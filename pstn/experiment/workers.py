@@ -13,6 +13,7 @@ import torch
 from rich.progress import Progress
 
 from pstn.experiment.results import Record
+from pstn.experiment.settings import JOBS
 from pstn.experiment.table import Table
 from pstn.experiment.work import Job, place
 from pstn.train.config import Accelerator
@@ -22,8 +23,6 @@ from pstn.train.signals import Signals
 #: Seconds after which a thread that runs Python lets others have a turn. By Python's own 5 ms, a fleet that is being
 #: recorded would keep every step of all others waiting for twenty times as long as it takes.
 TURN = 1e-4
-#: Streams that torch hands out before it begins again with the first. Two fleets on one would wait for each other.
-STREAMS = 32
 
 
 class Workers(Protocol):
@@ -51,8 +50,8 @@ class Threads:
     """
 
     def __init__(self, at_once: int, device: Accelerator, facts: Record, progress: Progress) -> None:
-        if not 1 <= at_once < STREAMS:
-            raise ValueError(f"{at_once} jobs at a time; expected 1 to {STREAMS - 1}")
+        if not 1 <= at_once <= JOBS:
+            raise ValueError(f"{at_once} jobs at a time; expected 1 to {JOBS}")
         self.at_once, self.device, self.facts, self.progress = at_once, device, facts, progress
         if at_once > 1:  # as many queues as a GPU has, unless it is in use already: by default, streams share eight
             os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
@@ -101,7 +100,7 @@ class Threads:
                 return error
 
     def _stream(self) -> torch.cuda.Stream:
-        """The stream of this thread, the same for all of its jobs: torch has no more than :data:`STREAMS`."""
+        """The stream of this thread, the same for all of its jobs: torch has no more than :data:`JOBS` and one."""
         if not hasattr(self.own, "stream"):
             self.own.stream = torch.cuda.Stream()
         return self.own.stream

@@ -18,6 +18,7 @@ from rich.progress import Progress
 import pstn.experiment.work as work
 from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
 from pstn.experiment.network import Network
+from pstn.experiment.settings import Reproduce
 from pstn.experiment.workers import Threads
 
 TRIALS = Path(__file__).parent / "trials"
@@ -433,3 +434,5 @@ def test_each_thread_keeps_a_stream_of_its_own(monkeypatch):
 def test_no_more_jobs_than_streams(jobs):
     with pytest.raises(ValueError, match="expected 1 to 31"):
         Threads(jobs, "cpu", {}, Progress())
+    with pytest.raises(ValueError, match="expected 1 to 31"):
+        Reproduce(jobs=jobs)
