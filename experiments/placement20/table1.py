@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from experiments.placed import ALL, NOTE, angles
+from experiments.placed import ALL, ENDS, NOTE, angles
 from pstn.experiment import Claim, Table
 
 #: The CNN has nothing to align with.
-ROWS = [replace(row, paper=dict(reversed(row.paper.items()))) for row in ALL if not row.name.endswith("cnn")]
+ROWS = [replace(row, paper=dict(reversed(row.paper.items()))) for row in ALL if "cnn" not in row.name]
 BEST = {"R": "sl1", "T": "dl1", "S": "dl1"}
 OTHERS = ("c0", "c1", "dl1", "sl1")
 
@@ -17,13 +17,14 @@ TABLE = Table(
     metrics=("pose_spread", "accuracy", "slope"),
     claims=[
         *(
-            Claim(f"{data}: STN-{best.upper()} aligns better than STN-{other.upper()}", f"{data}-{best}",
-                  f"{data}-{other}", "pose_spread", False)
-            for data, best in BEST.items() for other in OTHERS if other != best
+            Claim(f"{data}: STN-{best.upper()} aligns better than STN-{other.upper()}{words}", f"{data}-{best}{end}",
+                  f"{data}-{other}{end}", "pose_spread", False)
+            for data, best in BEST.items() for end, words in ENDS[data] for other in OTHERS if other != best
         ),
         *(
-            Claim(f"{data}: STN-C1 aligns worse than STN-C0", f"{data}-c0", f"{data}-c1", "pose_spread", False)
-            for data in "RS"
+            Claim(f"{data}: STN-C1 aligns worse than STN-C0{words}", f"{data}-c0{end}", f"{data}-c1{end}",
+                  "pose_spread", False)
+            for data in "RS" for end, words in ENDS[data]
         ),
     ],
     figures={"figure6": angles},

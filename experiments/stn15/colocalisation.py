@@ -165,7 +165,7 @@ TABLE = Table(
     ],
     figures={"search": search},
     quick=("T-3", "T-3-places", "TC-8-places"),
-    fleet=20,
+    fleet=10,
     note="A digit is found if its window and the true one have an intersection over union of more than a half. The "
     "paper reports 100 % of the digits without clutter (T) and, with it (TC), 75 to 93 % depending on the digit; which "
     "digit has which is lost in the copy at hand. Digits are MNIST's test digits, descriptions those of a CNN trained "

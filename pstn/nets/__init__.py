@@ -13,7 +13,7 @@ from pstn.nets.placement20 import (
 )
 from pstn.nets.pooled import pooled_classifier, pooled_localizer
 from pstn.nets.resnet import ResNet, resnet18
-from pstn.nets.small import Blind, Localizer, blind, classifier, features, localizer
+from pstn.nets.small import Blind, Localizer, blind, classifier, features, localizer, normed_classifier
 from pstn.nets.stn15 import (
     Beside,
     attended,
@@ -45,6 +45,7 @@ __all__ = [
     "linear_localizer",
     "localizer",
     "named_placement",
+    "normed_classifier",
     "number_classifier",
     "placed_digits",
     "placed_numbers",

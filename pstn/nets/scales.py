@@ -44,12 +44,15 @@ class Summary(nn.Module):
         return torch.cat([flat.mean(-1), flat.amax(-1)], dim=1)
 
 
-def scales_classifier(shape: Sequence[int], classes: int, *, dropout: float = 0.25) -> nn.Sequential:
+def scales_classifier(
+    shape: Sequence[int], classes: int, *, width: int = 1, dropout: float = 0.25
+) -> nn.Sequential:
     """A classifier of series of any length: values and slopes, kernels of 3 to 41 points, mean and maximum over time.
 
     Arguments:
         shape: One input's shape, (C, L).
         classes: How many classes.
+        width: How many times as many filters in every layer.
         dropout: The dropout of the summary.
 
     Example:
@@ -58,16 +61,16 @@ def scales_classifier(shape: Sequence[int], classes: int, *, dropout: float = 0.
     """
     channels, length = shape
 
-    def layer(convolution: nn.Module, width: int, shrinks: bool = False) -> nn.Sequential:
-        return nn.Sequential(convolution, nn.BatchNorm1d(width), *[nn.MaxPool1d(2)] * shrinks, nn.ReLU())
+    def layer(convolution: nn.Module, filters: int, shrinks: bool = False) -> nn.Sequential:
+        return nn.Sequential(convolution, nn.BatchNorm1d(filters), *[nn.MaxPool1d(2)] * shrinks, nn.ReLU())
 
     return nn.Sequential(
         Slopes(),
-        layer(Scales(2 * channels, 12, (3, 9, 21, 41)), 48, length >= 16),
-        layer(nn.Conv1d(48, 24, 1, bias=False), 24),
-        layer(Scales(24, 24, (3, 9, 21)), 72, length >= 32),
-        layer(nn.Conv1d(72, 64, 5, padding=2, bias=False), 64),
+        layer(Scales(2 * channels, 12 * width, (3, 9, 21, 41)), 48 * width, length >= 16),
+        layer(nn.Conv1d(48 * width, 24 * width, 1, bias=False), 24 * width),
+        layer(Scales(24 * width, 24 * width, (3, 9, 21)), 72 * width, length >= 32),
+        layer(nn.Conv1d(72 * width, 64 * width, 5, padding=2, bias=False), 64 * width),
         Summary(),
         nn.Dropout(dropout),
-        nn.Linear(128, classes),
+        nn.Linear(128 * width, classes),
     )
