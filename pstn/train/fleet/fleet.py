@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -165,10 +166,12 @@ class Fleet:
         for lane, index, knobs in fills:
             lane.fill(index, knobs)
         self.stack.unit.train()
-        for step, index in steps:
-            self.lanes[index.shape[1]].step()
-            if step + 1 in ends:
-                self.closed.append((step + 1, self.sums.clone()))
+        # runs of steps of one size, an epoch's end apart
+        for (size, _), run in itertools.groupby(steps, lambda s: (s[1].shape[1], sum(s[0] >= end for end in ends))):
+            taken = [step + 1 for step, _ in run]
+            self.lanes[size].take(len(taken))
+            if taken[-1] in ends:
+                self.closed.append((taken[-1], self.sums.clone()))
                 self.sums.zero_()
         self.step += len(steps)
         self.owed = validate

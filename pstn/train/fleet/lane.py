@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Steps that are prepared at once, and the random numbers a network may need for them.
 STEPS, NUMBERS = 64, 2**21
+#: Steps that are recorded as one graph too, and from how many on in a run that pays. A replay takes Python's lock, which
+#: all fleets of a process share with those that are just being recorded.
+TOGETHER, MANY = 8, 2_000
 #: Steps on a CPU from which it pays to write one down, which takes as long as so many lose by not being written down.
 PATIENCE = 300
 #: Steps on a GPU from which it pays to have the operations of one compiled into fewer, which takes half a minute.
@@ -58,6 +61,8 @@ class Lane:
         self.compiled = self.recorded and uses >= ENDURANCE and fleet.at_once == 1
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.several: torch.cuda.CUDAGraph | None = None
+        self.together = self.recorded and uses >= MANY and self.capacity >= TOGETHER
 
     def fill(self, index: Tensor, knobs: Tensor) -> None:
         """Lay out the next K steps: batches (K, M, size), settings (K, M, 6), and where they are recorded, noise."""
@@ -69,8 +74,17 @@ class Lane:
             for rows, source in zip(buffer.unbind(), self.fleet.sources, strict=True):
                 request.fill(rows[:steps], source)
 
-    def step(self) -> None:
-        """The next step."""
+    def take(self, steps: int) -> None:
+        """The next steps."""
+        while steps:
+            if self.several is not None and steps >= TOGETHER:
+                self.several.replay()
+                steps -= TOGETHER
+            else:
+                self._take_one()
+                steps -= 1
+
+    def _take_one(self) -> None:
         if self.recorded and self.graph is None:
             with ALONE, as_convolved() if self.fleet.stack.multiplies else nullcontext():
                 self._record()
@@ -103,7 +117,7 @@ class Lane:
             self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
 
     def _record(self) -> None:
-        """Take a few steps for the allocator and the kernels' compilers, record one, and undo them."""
+        """Take a few steps for the allocator and the kernels' compilers, record one and several, and undo them."""
         fleet = self.fleet
         state = [fleet.stack.weights, *fleet.stack.still.values(), *fleet.optimizer.slots.values()]
         state += [fleet.alive, fleet.sums, self.cursor]
@@ -132,6 +146,12 @@ class Lane:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self._try()
+            if self.together:
+                self.cursor.zero_()
+                self.several = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.several, stream=stream, capture_error_mode="thread_local"):
+                    for _ in range(TOGETHER):
+                        self._try()
         for value, old in zip(state, before, strict=True):
             value.copy_(old)
 
