@@ -44,7 +44,7 @@ LEARNED: dict[str, Any] = {"samples": 2, "kl_weight": 18.0, "kl_per": "dataset"}
 #: Angles to start from, of the whole circle.
 STARTS = 8
 #: The recipes of a data set's rows: the end of their names, and words for it.
-ENDS = {"R": (("", ""),)} | {data: (("", ""), ("-short", ", a fifth of the steps")) for data in "TS"}
+ENDS = {"R": (("", ""),)} | dict.fromkeys("TS", (("", ""), ("-short", ", a fifth of the steps")))
 #: Runs; the paper has ten of each.
 FOLDS = {"R": 10, "T": 3, "S": 3}
 

@@ -44,9 +44,7 @@ class Summary(nn.Module):
         return torch.cat([flat.mean(-1), flat.amax(-1)], dim=1)
 
 
-def scales_classifier(
-    shape: Sequence[int], classes: int, *, width: int = 1, dropout: float = 0.25
-) -> nn.Sequential:
+def scales_classifier(shape: Sequence[int], classes: int, *, width: int = 1, dropout: float = 0.25) -> nn.Sequential:
     """A classifier of series of any length: values and slopes, kernels of 3 to 41 points, mean and maximum over time.
 
     Arguments:

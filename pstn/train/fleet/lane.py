@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Steps that are prepared at once, and the random numbers a network may need for them.
 STEPS, NUMBERS = 64, 2**21
-#: Steps that are recorded as one graph too, and from how many on in a run that pays. A replay takes Python's lock, which
-#: all fleets of a process share with those that are just being recorded.
+#: Steps that are recorded as one graph too, and from how many on in a run that pays. A replay needs Python's lock,
+#: which all fleets of a process share with those that are just being recorded.
 TOGETHER, MANY = 8, 2_000
 #: Steps on a CPU from which it pays to write one down, which takes as long as so many lose by not being written down.
 PATIENCE = 300
