@@ -1,5 +1,6 @@
 """Steps of a fleet that are written down, compiled or recorded are the same steps."""
 
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ import torch
 from subject import FIFTY, close, made, make_data, weights
 
 from pstn.train import Member, fit_fleet
-from pstn.train.fleet.lane import TOGETHER, Lane
+from pstn.train.fleet.lane import Lane
+from pstn.train.fleet.stack import Stack
+from pstn.train.seed import ALONE
 
 
 @pytest.mark.parametrize(("kind", "count"), [("student", 2), ("point", 2), ("cnn", 1)])
@@ -60,30 +63,20 @@ def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
         close(plain, train())
 
 
-@pytest.mark.parametrize("room", [1, TOGETHER, 3 * TOGETHER])
-def test_recorded_steps_are_the_same_steps_whatever_the_room(monkeypatch, room):
-    """As on a GPU, but that a replay is the step itself: rehearsals of it must stay within the room."""
-
-    def train():
-        config = replace(FIFTY, epochs=2, batch_size=2)
-        members = [Member(made(i, "gaussian"), make_data(21, seed=i), None, config) for i in range(2)]
-        return [weights(run.model) for run in fit_fleet(members, progress=False)]
-
-    plain, prepare, record = train(), Lane.__init__, Lane._record
+@pytest.fixture
+def pretended(monkeypatch):
+    """As on a GPU with room for one step, but that a replay is the step itself; the lanes that were recorded."""
+    prepare, record, recorded = Lane.__init__, Lane._record, []
     stream = SimpleNamespace(wait_stream=lambda other: None)
-    recorded, replays, together = [], [], False
 
     def narrow(lane, fleet, size, requests):
         prepare(lane, fleet, size, requests)
-        lane.recorded, lane.capacity, lane.together = True, room, together
-        lane.index, lane.knobs = lane.index[:room], lane.knobs[:room]
-        lane.noise = [torch.zeros(fleet.stack.count, room, *r.shape, dtype=r.dtype) for r in requests]
+        lane.recorded, lane.capacity, lane.index, lane.knobs = True, 1, lane.index[:1], lane.knobs[:1]
+        lane.noise = [torch.zeros(fleet.stack.count, 1, *r.shape, dtype=r.dtype) for r in requests]
 
     def replayed(lane):
         record(lane)
         lane.graph.replay = lane._try
-        if lane.several is not None:
-            lane.several.replay = lambda: replays.append([lane._try() for _ in range(TOGETHER)])
         recorded.append(lane)
 
     monkeypatch.setattr(Lane, "__init__", narrow)
@@ -94,13 +87,37 @@ def test_recorded_steps_are_the_same_steps_whatever_the_room(monkeypatch, room):
     for name in ("stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, lambda *arguments, **options: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
-    single = train()
-    assert len(recorded) == 2  # one for each size of batch
-    if room == 1:  # where there is more, numbers are drawn for several steps at once, and in another order
-        for a, b in zip(plain, single, strict=True):
-            close(a, b)
-        return
-    together = True
-    for a, b in zip(single, train(), strict=True):
+    return recorded
+
+
+def trained():
+    """The weights of a fleet of two, five steps of two sizes of batch an epoch."""
+    members = [Member(made(i, "gaussian"), make_data(seed=i), None, replace(FIFTY, epochs=2)) for i in range(2)]
+    return [weights(run.model) for run in fit_fleet(members, progress=False)]
+
+
+def test_recorded_steps_are_the_same_steps_where_there_is_room_for_one(request):
+    plain = trained()
+    recorded = request.getfixturevalue("pretended")
+    for a, b in zip(plain, trained(), strict=True):
         close(a, b)
-    assert len(replays) == (2 if room > TOGETHER else 0)  # one in each epoch of eleven steps, if it is laid out at once
+    assert len(recorded) == 2  # one for each size of batch
+
+
+def test_kernels_are_compiled_while_others_may_record(pretended, monkeypatch):
+    rehearse, free = Stack.rehearse, []
+
+    def watched(stack, *arguments):
+        def ask():
+            free.append(ALONE.acquire(blocking=False))
+            if free[-1]:
+                ALONE.release()
+
+        other = threading.Thread(target=ask)
+        other.start()
+        other.join()
+        rehearse(stack, *arguments)
+
+    monkeypatch.setattr(Stack, "rehearse", watched)
+    trained()
+    assert free == [True, True]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -26,9 +26,11 @@ from pstn.train.fleet.stack import Stack, Unit
 from pstn.train.log import fingerprint
 from pstn.train.loop import SHOW_EVERY, Interrupted, Run, kl_weight
 from pstn.train.schedule import factor
-from pstn.train.seed import ALONE
 from pstn.train.signals import Signals
 from pstn.train.step import SCORES, TERMS, check
+
+#: Held while fleets are counted, and no longer: one that is done is not to wait for another that is being recorded.
+COUNTING = threading.Lock()
 
 
 class Fleet:
@@ -100,7 +102,7 @@ class Fleet:
         self.clock, self.due, self.show_due = now - self.seconds, now + self.config.checkpoint_every, now
         label = f"{len(self.members)} × {self.members[0].train.name}"
         self.display = Display(progress, self.total, self.step, label)
-        with ALONE:
+        with COUNTING:
             Fleet.running += 1
         try:
             while self.step < self.total or self.owed:
@@ -124,11 +126,16 @@ class Fleet:
             self.signals.throw(self.leave())
             raise
         finally:
-            with ALONE:
+            with COUNTING:
                 Fleet.running -= 1
             self.display.close()
             for member, mode in zip(self.members, self.modes, strict=True):
                 member.model.train(mode)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether arithmetic is in 16 bits where that does no harm."""
+        return self.config.precision != "32-true"
 
     @property
     def only(self) -> bool:
@@ -166,12 +173,10 @@ class Fleet:
         for lane, index, knobs in fills:
             lane.fill(index, knobs)
         self.stack.unit.train()
-        # runs of steps of one size, an epoch's end apart
-        for (size, _), run in itertools.groupby(steps, lambda s: (s[1].shape[1], sum(s[0] >= end for end in ends))):
-            taken = [step + 1 for step, _ in run]
-            self.lanes[size].take(len(taken))
-            if taken[-1] in ends:
-                self.closed.append((taken[-1], self.sums.clone()))
+        for step, index in steps:
+            self.lanes[index.shape[1]].step()
+            if step + 1 in ends:
+                self.closed.append((step + 1, self.sums.clone()))
                 self.sums.zero_()
         self.step += len(steps)
         self.owed = validate
@@ -202,8 +207,7 @@ class Fleet:
     def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], written: bool, compiled: bool) -> None:
         """One step of every network, in place; nothing here waits for the device."""
         before = {name: value.clone() for name, value in self.stack.still.items()}
-        mixed = self.config.precision != "32-true"
-        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], mixed, written, compiled)
+        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], self.mixed, written, compiled)
         # A diverged network's numbers stay as they were before it did.
         self.alive &= loss.isfinite() & gradient.isfinite().all(1)
         for name, value in self.stack.still.items():

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 #: Steps that are prepared at once, and the random numbers a network may need for them.
 STEPS, NUMBERS = 64, 2**21
-#: Steps that are recorded as one graph too, and from how many on in a run that pays. A replay needs Python's lock,
-#: which all fleets of a process share with those that are just being recorded.
-TOGETHER, MANY = 8, 2_000
 #: Steps on a CPU from which it pays to write one down, which takes as long as so many lose by not being written down.
 PATIENCE = 300
 #: Steps on a GPU from which it pays to have the operations of one compiled into fewer, which takes half a minute.
@@ -61,8 +58,6 @@ class Lane:
         self.compiled = self.recorded and uses >= ENDURANCE and fleet.at_once == 1
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.several: torch.cuda.CUDAGraph | None = None
-        self.together = self.recorded and uses >= MANY and self.capacity >= TOGETHER
 
     def fill(self, index: Tensor, knobs: Tensor) -> None:
         """Lay out the next K steps: batches (K, M, size), settings (K, M, 6), and where they are recorded, noise."""
@@ -74,18 +69,10 @@ class Lane:
             for rows, source in zip(buffer.unbind(), self.fleet.sources, strict=True):
                 request.fill(rows[:steps], source)
 
-    def take(self, steps: int) -> None:
-        """The next steps."""
-        while steps:
-            if self.several is not None and steps >= TOGETHER:
-                self.several.replay()
-                steps -= TOGETHER
-            else:
-                self._take_one()
-                steps -= 1
-
-    def _take_one(self) -> None:
+    def step(self) -> None:
+        """The next step."""
         if self.recorded and self.graph is None:
+            self._rehearse()
             with ALONE, as_convolved() if self.fleet.stack.multiplies else nullcontext():
                 self._record()
         if self.graph is not None:
@@ -96,13 +83,22 @@ class Lane:
             # Number by number in the order in which each network alone would draw them.
             self._step([torch.stack([request.draw(s) for s in self.fleet.sources]) for request in self.requests])
 
+    def _rehearse(self) -> None:
+        """Have the kernels compiled. It takes minutes where none is kept from before: no other fleet is to wait."""
+        x, y = self._batch()
+        noise, knobs = [self._next(buffer, 1) for buffer in self.noise], self._next(self.knobs)
+        self.fleet.stack.rehearse(x, y, noise, knobs[:, 2], self.fleet.mixed)
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        pool, index = self.fleet.pool, self._next(self.index)
+        x, y = (values.index_select(0, index.flatten()).unflatten(0, index.shape) for values in (pool.x, pool.y))
+        return x, y
+
     def _next(self, buffer: Tensor, axis: int = 0) -> Tensor:
         return buffer.index_select(axis, self.cursor).squeeze(axis)
 
     def _step(self, noise: Sequence[Tensor]) -> None:
-        pool, index = self.fleet.pool, self._next(self.index)
-        x, y = (values.index_select(0, index.flatten()).unflatten(0, index.shape) for values in (pool.x, pool.y))
-        knobs = self._next(self.knobs)
+        (x, y), knobs = self._batch(), self._next(self.knobs)
         self.cursor += 1
         try:
             self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
@@ -117,7 +113,7 @@ class Lane:
             self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
 
     def _record(self) -> None:
-        """Take a few steps for the allocator and the kernels' compilers, record one and several, and undo them."""
+        """Take a few steps for the allocator and the kernels' compilers, record one, and undo them."""
         fleet = self.fleet
         state = [fleet.stack.weights, *fleet.stack.still.values(), *fleet.optimizer.slots.values()]
         state += [fleet.alive, fleet.sums, self.cursor]
@@ -146,12 +142,6 @@ class Lane:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self._try()
-            if self.together:
-                self.cursor.zero_()
-                self.several = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.several, stream=stream, capture_error_mode="thread_local"):
-                    for _ in range(TOGETHER):
-                        self._try()
         for value, old in zip(state, before, strict=True):
             value.copy_(old)
 

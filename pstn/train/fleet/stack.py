@@ -135,11 +135,29 @@ class Stack:
 
         Written down, a step is a list of tensor operations; compiled, many of them are one kernel.
         """
+        go, inputs = self._gradient(autocast), (self.weights, x, y, kl_weight, *self.still.values(), *noise)
+        if not written:
+            return go(*inputs)
+        if x.shape not in self.steps:
+            # What vmap, autograd and the model's own Python cost is not paid again. Recording takes a step; it is not
+            # to leave a trace in the batch statistics.
+            with ALONE:
+                step = record(go, [value.clone() for value in inputs])
+            self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
+        return self.steps[x.shape](*inputs)
+
+    def rehearse(
+        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool = False
+    ) -> None:
+        """Work out a gradient and forget it; changes nothing."""
+        inputs = (self.weights, x, y, kl_weight, *self.still.values(), *noise)
+        self._gradient(autocast)(*(value.clone() for value in inputs))
+
+    def _gradient(self, autocast: bool) -> Callable[..., Triple]:
+        """A function of weights, batch, labels, weight of the divergence, what is still, and noise."""
         names = tuple(self.still)
 
-        def go(
-            weights: Tensor, x: Tensor, y: Tensor, kl_weight: Tensor, *rest: Tensor
-        ) -> tuple[Tensor, Tensor, Tensor]:
+        def go(weights: Tensor, x: Tensor, y: Tensor, kl_weight: Tensor, *rest: Tensor) -> Triple:
             still, noise = dict(zip(names, rest, strict=False)), rest[len(names) :]
             weights = weights.detach().requires_grad_()
             with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, autocast):
@@ -147,20 +165,7 @@ class Stack:
                 (gradient,) = torch.autograd.grad(loss.sum(), weights)
             return loss.detach(), terms.detach(), gradient
 
-        inputs = (self.weights, x, y, kl_weight, *self.still.values(), *noise)
-        if not written:
-            return go(*inputs)
-        if x.shape not in self.steps:
-            # What vmap, autograd and the model's own Python cost is not paid again. Recording takes a step; it is not
-            # to leave a trace in the batch statistics. On a GPU one before it has the kernels compiled, which takes
-            # long, and which other fleets need not wait for.
-            trial = [value.clone() for value in inputs]
-            if self.device.type == "cuda":
-                go(*trial)
-            with ALONE:
-                step = record(go, trial)
-            self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
-        return self.steps[x.shape](*inputs)
+        return go
 
     def requests(self, x: Tensor, y: Tensor) -> list[Request]:
         """What one network draws for a batch, in order; changes nothing."""
