@@ -18,6 +18,7 @@ from pstn.data import Data
 from pstn.train.config import Train
 from pstn.train.display import Display
 from pstn.train.fleet.files import write_checkpoint, write_members
+from pstn.train.fleet.gate import GATE
 from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.member import Member
 from pstn.train.fleet.noise import Request
@@ -170,14 +171,16 @@ class Fleet:
                 knobs = torch.tensor([self.knobs(step) for step, _ in mine])[:, self.kind]
                 fills.append((lane, torch.stack([index for _, index in mine]), knobs))
         self.look()  # waits for the chunk before, beside which all of this was prepared
+        self.stack.unit.train()
         for lane, index, knobs in fills:
             lane.fill(index, knobs)
-        self.stack.unit.train()
-        for step, index in steps:
-            self.lanes[index.shape[1]].step()
-            if step + 1 in ends:
-                self.closed.append((step + 1, self.sums.clone()))
-                self.sums.zero_()
+            lane.prepare()
+        with GATE.together():
+            for step, index in steps:
+                self.lanes[index.shape[1]].step()
+                if step + 1 in ends:
+                    self.closed.append((step + 1, self.sums.clone()))
+                    self.sums.zero_()
         self.step += len(steps)
         self.owed = validate
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pstn.train.fleet.gate import GATE
 from pstn.train.fleet.noise import Request
 from pstn.train.fleet.optimizer import KNOBS
 from pstn.train.seed import ALONE
@@ -69,12 +70,20 @@ class Lane:
             for rows, source in zip(buffer.unbind(), self.fleet.sources, strict=True):
                 request.fill(rows[:steps], source)
 
+    def prepare(self) -> None:
+        """Record a step, if steps are to be recorded and this is the first."""
+        if not self.recorded or self.graph is not None:
+            return
+        stack, (x, y) = self.fleet.stack, self._batch()
+        inputs = x, y, self._drawn(), self._next(self.knobs)[:, 2], self.fleet.mixed
+        with GATE.alone():
+            stack.rehearse(*inputs)
+        stack.write_down(*inputs, self.compiled)  # the device is not waited for: others may go on
+        with ALONE, GATE.alone(), as_convolved() if self.fleet.stack.multiplies else nullcontext():
+            self._record()
+
     def step(self) -> None:
         """The next step."""
-        if self.recorded and self.graph is None:
-            self._rehearse()
-            with ALONE, as_convolved() if self.fleet.stack.multiplies else nullcontext():
-                self._record()
         if self.graph is not None:
             self.graph.replay()
         elif self.noise:
@@ -82,12 +91,6 @@ class Lane:
         else:
             # Number by number in the order in which each network alone would draw them.
             self._step([torch.stack([request.draw(s) for s in self.fleet.sources]) for request in self.requests])
-
-    def _rehearse(self) -> None:
-        """Have the kernels compiled. It takes minutes where none is kept from before: no other fleet is to wait."""
-        x, y = self._batch()
-        noise, knobs = [self._next(buffer, 1) for buffer in self.noise], self._next(self.knobs)
-        self.fleet.stack.rehearse(x, y, noise, knobs[:, 2], self.fleet.mixed)
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         pool, index = self.fleet.pool, self._next(self.index)
@@ -146,7 +149,10 @@ class Lane:
             value.copy_(old)
 
     def _try(self) -> None:
-        self._step([self._next(buffer, 1) for buffer in self.noise])
+        self._step(self._drawn())
+
+    def _drawn(self) -> list[Tensor]:
+        return [self._next(buffer, 1) for buffer in self.noise]
 
 
 def recording_stream(device: torch.device) -> torch.cuda.Stream:

@@ -138,18 +138,25 @@ class Stack:
         go, inputs = self._gradient(autocast), (self.weights, x, y, kl_weight, *self.still.values(), *noise)
         if not written:
             return go(*inputs)
-        if x.shape not in self.steps:
-            # What vmap, autograd and the model's own Python cost is not paid again. Recording takes a step; it is not
-            # to leave a trace in the batch statistics.
-            with ALONE:
-                step = record(go, [value.clone() for value in inputs])
-            self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
+        self.write_down(x, y, noise, kl_weight, autocast, compiled)
         return self.steps[x.shape](*inputs)
+
+    def write_down(
+        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool, compiled: bool
+    ) -> None:
+        """Write a step for inputs of such shapes down, if none is: what Python costs in it is not paid again."""
+        if x.shape in self.steps:
+            return
+        # recording takes a step, which is not to leave a trace in the batch statistics
+        inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
+        with ALONE:
+            step = record(self._gradient(autocast), inputs)
+        self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
 
     def rehearse(
         self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool = False
     ) -> None:
-        """Work out a gradient and forget it; changes nothing."""
+        """Work out a gradient and forget it, which has the kernels compiled and loaded; changes nothing."""
         inputs = (self.weights, x, y, kl_weight, *self.still.values(), *noise)
         self._gradient(autocast)(*(value.clone() for value in inputs))
 
