@@ -120,7 +120,7 @@ class Network:
     def measure(self, model: nn.Module, data: Any) -> dict[str, Any]:
         """The row's scores of a network; the same draws whenever it is asked."""
         device = next((p.device for p in model.parameters()), "cpu")
-        with seeded(self.config.seed, device), GATE.alone():
+        with GATE.alone(), seeded(self.config.seed, device):
             return self.row.scores(model, data)
 
     def record(self) -> Record | None:

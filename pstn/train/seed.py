@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-#: Held by the one thread that may use torch's own generators, or record what it does: both are the whole process's.
+#: Held by the one thread that may use torch's own generators, or record a graph: both are the whole process's. Whoever
+#: needs the gate between fleets (:mod:`pstn.train.fleet.gate`) as well goes through that first.
 ALONE = threading.RLock()
 
 

@@ -1,53 +1,99 @@
-"""The gate between fleets that share a device: many through together, or one alone."""
+"""The gate between fleets that share a device: who may go through together, and who waits for whom."""
 
+import itertools
 import threading
+import time
+from contextlib import ExitStack, contextmanager
+
+import pytest
 
 from pstn.train.fleet.gate import Gate
 
 
-def test_one_alone_waits_for_those_inside_and_keeps_others_out():
-    gate, seen, inside, leave, alone, done = Gate(), [], *(threading.Event() for _ in range(4))
+@contextmanager
+def someone(way):
+    """Another thread that goes through a gate and stays; whether it is through yet."""
+    through, leave = threading.Event(), threading.Event()
 
-    def together():
-        with gate.together():
-            inside.set()
+    def go():
+        with way():
+            through.set()
             leave.wait(10)
-            seen.append("together")
 
-    def by_itself():
-        with gate.alone():
-            alone.set()
-            seen.append("alone")
-            done.wait(10)
-
-    def late():
-        alone.wait(10)
-        with gate.together():
-            seen.append("late")
-
-    threads = [threading.Thread(target=what) for what in (together, by_itself, late)]
-    threads[0].start()
-    assert inside.wait(10)
-    threads[1].start()
-    threads[2].start()
-    assert not alone.wait(0.1)
-    leave.set()
-    assert alone.wait(10)
-    assert not any(thread.join(0.1) for thread in threads[2:])
-    assert seen == ["together", "alone"]
-    done.set()
-    for thread in threads:
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    try:
+        yield through
+    finally:
+        leave.set()
         thread.join(10)
-    assert seen == ["together", "alone", "late"]
+
+
+def light(gate):
+    return lambda: gate.step("light")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (light, light, True),
+        (light, lambda gate: gate.preparing, False),
+        (light, lambda gate: gate.alone, False),
+        (lambda gate: gate.preparing, lambda gate: gate.preparing, True),
+        (lambda gate: gate.preparing, light, False),
+        (lambda gate: gate.preparing, lambda gate: gate.alone, False),
+        (lambda gate: gate.alone, lambda gate: gate.alone, False),
+        (lambda gate: gate.alone, light, False),
+        (lambda gate: gate.alone, lambda gate: gate.preparing, False),
+    ],
+)
+def test_who_waits_for_whom(first, second, together):
+    gate, here = Gate(turn=0.1), ExitStack()
+    assert here.enter_context(someone(first(gate))).wait(10)
+    with someone(second(gate)) as other:
+        assert other.wait(10 if together else 0.1) == together
+        here.close()
+        assert other.wait(10)
+    with gate.alone():  # all are out
+        assert gate.inside == 0
 
 
 def test_an_error_opens_the_gate_again():
     gate = Gate()
-    for way in (gate.alone, gate.together):
-        try:
-            with way():
-                raise KeyError
-        except KeyError:
-            pass
+    for way in (gate.alone, gate.preparing, light(gate)):
+        with pytest.raises(KeyError), way():
+            raise KeyError
     with gate.alone():
         assert gate.inside == 0
+
+
+def test_light_and_heavy_take_turns_and_never_step_together():
+    gate, inside, seen, stop = Gate(turn=0.05), {"light": 0, "heavy": 0}, [], time.monotonic() + 1.0
+
+    def train(kind, other):
+        with gate.training(kind):
+            while time.monotonic() < stop:
+                with gate.step(kind):
+                    inside[kind] += 1
+                    seen.append((kind, inside[other]))
+                    time.sleep(0.002)
+                    inside[kind] -= 1
+
+    threads = [threading.Thread(target=train, args=pair) for pair in [("light", "heavy")] * 3 + [("heavy", "light")]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    kinds = [kind for kind, _ in seen]
+    assert kinds.count("light") > 3
+    assert kinds.count("heavy") > 3
+    assert 4 <= sum(a != b for a, b in itertools.pairwise(kinds)) <= 40  # many turns, and each of many steps
+    assert all(others == 0 for _, others in seen)
+
+
+def test_one_kind_alone_waits_for_no_turn():
+    gate = Gate(turn=60.0)
+    with gate.training("heavy"), gate.step("heavy"):
+        assert gate.inside == 1
+    with gate.training("light"), gate.step("light"):
+        assert gate.inside == 1

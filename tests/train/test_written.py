@@ -10,6 +10,7 @@ import torch
 from subject import FIFTY, close, made, make_data, weights
 
 from pstn.train import Member, fit_fleet
+from pstn.train.fleet.gate import GATE
 from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.stack import Stack
 from pstn.train.seed import ALONE
@@ -87,6 +88,7 @@ def pretended(monkeypatch):
     for name in ("stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, lambda *arguments, **options: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(Lane, "_time", lambda lane, graph: 1.0)
     return recorded
 
 
@@ -104,20 +106,30 @@ def test_recorded_steps_are_the_same_steps_where_there_is_room_for_one(request):
     assert len(recorded) == 2  # one for each size of batch
 
 
-def test_kernels_are_compiled_while_others_may_record(pretended, monkeypatch):
+def test_kernels_are_compiled_while_others_may_build_and_compile_theirs(pretended, monkeypatch):
     rehearse, free = Stack.rehearse, []
 
     def watched(stack, *arguments):
         def ask():
-            free.append(ALONE.acquire(blocking=False))
-            if free[-1]:
-                ALONE.release()
+            with ALONE, GATE.preparing():
+                free.append(True)
 
-        other = threading.Thread(target=ask)
+        other = threading.Thread(target=ask, daemon=True)
         other.start()
-        other.join()
+        other.join(10)
         rehearse(stack, *arguments)
 
     monkeypatch.setattr(Stack, "rehearse", watched)
     trained()
     assert free == [True, True]
+
+
+def test_fleets_of_long_steps_are_heavy(pretended, monkeypatch):
+    paces, step = [], GATE.step
+    monkeypatch.setattr(GATE, "step", lambda pace: paces.append(pace) or step(pace))
+    trained()
+    assert set(paces) == {"heavy"}
+    monkeypatch.setattr(Lane, "_time", lambda lane, graph: 3e-4)
+    paces.clear()
+    trained()
+    assert set(paces) == {"light"}

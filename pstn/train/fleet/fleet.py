@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from pstn.data import Data
 from pstn.train.config import Train
 from pstn.train.display import Display
 from pstn.train.fleet.files import write_checkpoint, write_members
-from pstn.train.fleet.gate import GATE
+from pstn.train.fleet.gate import GATE, Kind
 from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.member import Member
 from pstn.train.fleet.noise import Request
@@ -30,6 +31,9 @@ from pstn.train.schedule import factor
 from pstn.train.signals import Signals
 from pstn.train.step import SCORES, TERMS, check
 
+#: Seconds from which a step is a heavy one: the networks of small tables take a third of a millisecond, those of larger
+#: pictures and of many draws two to twelve.
+HEAVY = 1.5e-3
 #: Held while fleets are counted, and no longer: one that is done is not to wait for another that is being recorded.
 COUNTING = threading.Lock()
 
@@ -105,6 +109,7 @@ class Fleet:
         self.display = Display(progress, self.total, self.step, label)
         with COUNTING:
             Fleet.running += 1
+        self.training, self.present = ExitStack(), False
         try:
             while self.step < self.total or self.owed:
                 if self.signals.received is not None:
@@ -127,11 +132,17 @@ class Fleet:
             self.signals.throw(self.leave())
             raise
         finally:
+            self.training.close()
             with COUNTING:
                 Fleet.running -= 1
             self.display.close()
             for member, mode in zip(self.members, self.modes, strict=True):
                 member.model.train(mode)
+
+    @property
+    def pace(self) -> Kind:
+        """What its steps are like."""
+        return "heavy" if any(lane.seconds > HEAVY for lane in self.lanes.values()) else "light"
 
     @property
     def mixed(self) -> bool:
@@ -175,7 +186,10 @@ class Fleet:
         for lane, index, knobs in fills:
             lane.fill(index, knobs)
             lane.prepare()
-        with GATE.together():
+        if not self.present:  # known now, what its steps are like
+            self.present = True
+            self.training.enter_context(GATE.training(self.pace))
+        with GATE.step(self.pace):
             for step, index in steps:
                 self.lanes[index.shape[1]].step()
                 if step + 1 in ends:

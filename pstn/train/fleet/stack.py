@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,10 +16,12 @@ from pstn.train.fleet.channels import Channels
 from pstn.train.fleet.convolve import CHANNELS, Products
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
-from pstn.train.seed import ALONE, seeded
+from pstn.train.seed import seeded
 from pstn.train.step import Loss, Step
 
 Triple = tuple[Tensor, Tensor, Tensor]
+#: Held by the one thread that writes a step down: that patches torch for the whole process.
+WRITING = threading.Lock()
 
 
 class Unit(nn.Module):
@@ -149,7 +152,7 @@ class Stack:
             return
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
-        with ALONE:
+        with WRITING:
             step = record(self._gradient(autocast), inputs)
         self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
 
