@@ -30,7 +30,7 @@ def rows(name: str) -> list[Experiment]:
         row(name, "stn", "STN", stn, paper=paper[1]),
         row(name, "pstn", "P-STN", gaussian, grid={"prior_scale": (scale,)}, **usual),
         row(name, "pstn-tuned", "P-STN, tuned", gaussian, grid={"prior_scale": SCALES}, column="extra", **usual),
-        learned(name, paper=paper[2]),
+        *learned(name, paper=paper[2]),
     ]
 
 

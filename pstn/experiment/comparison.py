@@ -14,7 +14,7 @@ from pstn.experiment.engine import results_path
 from pstn.experiment.network import plain, recipe
 from pstn.experiment.results import Record, Results
 from pstn.experiment.row import Experiment, Setting, words
-from pstn.experiment.student import Welch, welch
+from pstn.experiment.student import Welch, paired, welch
 from pstn.experiment.table import Claim
 from pstn.experiment.table import Table as Rows
 from pstn.report.table import Cell, Column, Measured, Table, figure
@@ -145,8 +145,20 @@ class Comparison:
                 if control is not None:
                     numbers = f"{numbers}; control: t = {control.t:.2f}, {_chance(control)}"
                     found = found if fair == "confirmed" else f"confounded: {fair} where nothing else differs"
-            rows.append([claim.words, found, numbers])
-        return Table([Column("claim", "left"), Column("here", "left"), Column("Welch's test", "left")], rows)
+            rows.append([claim.words, found, numbers, self.by_fold(claim)])
+        columns = ("claim", "here", "Welch's test", "paired by fold")
+        return Table([Column(name, "left") for name in columns], rows)
+
+    def by_fold(self, claim: Claim) -> str | None:
+        """The test of a claim by the differences of each fold, in words; None where folds are not shared."""
+        if not {claim.better, claim.than} <= self.by_name.keys():
+            return None
+        a, b = (self.by_name[name] for name in (claim.better, claim.than))
+        if [one.get("fold") for one in a.chosen] != [one.get("fold") for one in b.chosen]:
+            return None
+        values = a.values(claim.metric), b.values(claim.metric)
+        test = paired(*values) if len(values[0]) == len(values[1]) else None
+        return None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
 
     def tested(self, claim: Claim) -> tuple[str, Welch | None]:
         """Whether a claim is confirmed, refuted or left open, and the test."""

@@ -213,7 +213,10 @@ def _describe(module: nn.Module | None) -> str:
     if module is None:
         return ""
     shapes = [f"{name}: {tuple(p.shape)} {p.requires_grad}" for name, p in module.named_parameters()]
-    return _anywhere(f"{module!r}\n{shapes}")
+    # From 2.13 on, torch says of batch normalisation that it has a bias; that is among the shapes, and the same network
+    # is to be found by whatever torch.
+    text = re.sub(r"(affine=\w+), bias=True(?=, track_running_stats)", r"\1", repr(module))
+    return _anywhere(f"{text}\n{shapes}")
 
 
 @lru_cache(maxsize=16)

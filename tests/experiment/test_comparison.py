@@ -8,7 +8,7 @@ import pytest
 
 from pstn.experiment import Claim, Results, compare, render
 from pstn.experiment.comparison import Comparison, Result
-from pstn.experiment.student import welch
+from pstn.experiment.student import paired, welch
 
 
 def test_a_line_has_the_paper_the_published_recipe_and_the_best(table, done, monkeypatch):
@@ -75,3 +75,14 @@ def test_a_slice_is_not_held_against_the_paper(table, done):
     assert all(text == "–" for row in comparison.beside("accuracy").cells() for text, _ in (row[3], row[5]))
     assert not any("deviation" in sentence for sentence in comparison.sentences())
     assert not cut.claims
+
+
+def test_claims_are_tested_by_fold_where_folds_are_shared(table, done):
+    comparison, claim = compare(table, results=done / "results"), table.claims[0]
+    a, b = (comparison.by_name[name] for name in (claim.better, claim.than))
+    assert [one["fold"] for one in a.chosen] != [one["fold"] for one in b.chosen]
+    assert comparison.by_fold(claim) is None
+    shared = replace(a, chosen=a.chosen[: len(b.chosen)])
+    test = paired(shared.values(claim.metric), b.values(claim.metric))
+    assert Comparison(table, [shared, b]).by_fold(claim).startswith(f"t = {test.t:.2f}, p ")
+    assert Comparison(table, [shared]).by_fold(claim) is None

@@ -193,7 +193,7 @@ def test_claims_are_confirmed_refuted_or_confounded():
 
     means = {"cat100-base-none": 0.85, "vae10-base-none": 0.78, "vae100-base-none": 0.85, "vae10-augmented-none": 0.75}
     shown = Comparison(TABLE, [result(name, mean) for name, mean in means.items()]).claims()
-    found = {words: verdict for words, verdict, _ in shown.rows}
+    found = {words: verdict for words, verdict, *_ in shown.rows}
     assert found["Categorical codes classify base pictures better than Gaussian ones"].startswith("confounded")
     assert found["A larger code makes the VAE better"] == "confirmed"
     assert found["Augmented training helps a VAE on base pictures"] == "refuted"

@@ -1,13 +1,14 @@
 """The t-test against closed forms and against scipy."""
 
 import math
+import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from pstn.experiment.student import incomplete_beta, two_sided, welch
+from pstn.experiment.student import incomplete_beta, paired, two_sided, welch
 
 POSITIVE = st.floats(0.05, 200)
 
@@ -41,6 +42,21 @@ def test_welch_is_scipys(a, b):
     test, known = welch(*a, *b), stats.ttest_ind_from_stats(*a, *b, equal_var=False)
     assert test.t == pytest.approx(known.statistic, rel=1e-9, abs=1e-12)
     assert test.p == pytest.approx(known.pvalue, rel=1e-7, abs=1e-300)
+
+
+@given(pairs=st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=20))
+def test_paired_is_scipys(pairs):
+    a, b = zip(*pairs, strict=True)
+    differences = [x - y for x, y in pairs]
+    assume(statistics.stdev(differences) > 1e-6 * (1 + max(map(abs, differences))))
+    test, known = paired(a, b), stats.ttest_rel(a, b)
+    assert test.t == pytest.approx(known.statistic, rel=1e-6, abs=1e-9)
+    assert test.p == pytest.approx(known.pvalue, rel=1e-5, abs=1e-300)
+
+
+@pytest.mark.parametrize("pairs", [([1.0], [2.0]), ([1.0, 2.0], [0.0, 1.0]), ([1.0, math.nan], [0.0, 1.0])])
+def test_pairs_that_say_nothing(pairs):
+    assert paired(*pairs) is None
 
 
 @pytest.mark.parametrize("figures", [(1, 0, 5, 2, 0, 5), (1, 0.1, 1, 2, 0.1, 5), (1, math.nan, 5, 2, 0.1, 5)])
