@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from experiments.mnist import cnn
-from experiments.posed import NAN, SHAPE, TRAIN, Moving, Upright, body, row, turned, unturned
+from experiments.posed import NAN, SHAPE, TRAIN, Moving, Upright, body, row, short, turned, unturned
 from pstn import STN, C, Point, StudentT, nets
 from pstn.experiment import Claim, Table, reliability_curves, scatter
 from pstn.families import Rotation
@@ -54,8 +54,8 @@ STARTS = row("starts", "P-STN, eight starts, a tenth of the epochs", model=start
 #: The same without what gives the angle away: see the note.
 CENTRED: dict[str, Any] = {"data": Moving("MNIST", "turned", centred=True), "column": "extra"}
 CENTRED_ROWS = [
-    row("stn-centred", "STN, centred digits", model=stn, **{**USUAL, **CENTRED}),
-    row("pstn-centred", "P-STN, centred digits", model=pstn, **{**USUAL, **CENTRED}),
+    short(row("stn-centred", "STN, centred digits", model=stn, **{**USUAL, **CENTRED})),
+    short(row("pstn-centred", "P-STN, centred digits", model=pstn, **{**USUAL, **CENTRED})),
     row("starts-centred", "P-STN, eight starts, centred digits, a tenth of the epochs", model=starts,
         **{**USUAL, **CENTRED, "train": COSINE}),
 ]  # fmt: skip

@@ -1,0 +1,30 @@
+"""What a network is found by."""
+
+import pytest
+from torch import nn
+
+from pstn import nets
+from pstn.experiment.network import _describe
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
+def test_a_network_is_found_by_whatever_torch(kind):
+    """torch 2.13 says of batch normalisation that it has a bias, 2.11 does not."""
+    text = _describe(nn.Sequential(kind(3)))
+    assert f"{kind.__name__}(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)" in text
+    assert "0.bias: (3,) True" in text
+    assert "bias=False" in _describe(nn.Conv2d(1, 2, 3, bias=False))
+
+
+def test_networks_that_differ_are_described_differently():
+    texts = {
+        _describe(model)
+        for model in (
+            nets.normed_classifier((1, 28, 28), 10),
+            nets.normed_classifier((1, 28, 28), 10, dropout=0.25),
+            nets.normed_classifier((1, 28, 28), 10, hidden=49),
+            nn.Sequential(nn.BatchNorm2d(3, affine=False)),
+            nn.Sequential(nn.BatchNorm2d(3)),
+        )
+    }
+    assert len(texts) == 5
