@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from experiments.units import library_unit
 from pstn import STN, Affine, Gaussian, Learned, Point, Similarity, StudentT, nets
 from pstn.data import Data, Normalise, mnist, mnist_subset
 from pstn.experiment import Experiment, Split
@@ -102,10 +103,11 @@ def diffeo_stn() -> STN:
 
 
 def diffeo_pstn(prior_scale: float) -> STN:
-    """44,614 parameters; the spread starts at the prior's scale times softplus(-2)."""
-    spread = prior_scale * math.log1p(math.exp(-2))
-    posterior = Gaussian(prior_scale, spread, hidden=(38,), image_noise=1e-5)
-    return STN(_body(), nets.localizer(SHAPE), CPAB((3, 3)), posterior, fill=FILL)
+    """44,614 parameters; the prior is in the authors' units, and the spread starts at its scale times softplus(-2)."""
+    family = CPAB((3, 3))
+    scale = prior_scale * library_unit(family)
+    posterior = Gaussian(scale, scale * math.log1p(math.exp(-2)), hidden=(38,), image_noise=1e-5)
+    return STN(_body(), nets.localizer(SHAPE), family, posterior, fill=FILL)
 
 
 def learned() -> STN:

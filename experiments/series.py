@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from experiments.units import library_unit
 from pstn import STN, Gaussian, Learned, Point, StudentT, nets
 from pstn.data import Data, ucr
 from pstn.data.ucr import find_ucr
@@ -152,9 +153,9 @@ def pstn(name: str) -> STN:
 
 
 def gaussian(name: str, prior_scale: float) -> STN:
-    """As many; the spread starts at the prior's scale times softplus(-2)."""
-    spread = prior_scale * math.log1p(math.exp(-2))
-    return _transformer(name, Gaussian(prior_scale, spread, image_noise=1e-5))
+    """As many; the prior is given in the authors' units, the spread starts at its scale times softplus(-2)."""
+    scale = prior_scale * library_unit(CPAB(10))
+    return _transformer(name, Gaussian(scale, scale * math.log1p(math.exp(-2)), image_noise=1e-5))
 
 
 def measure(model: nn.Module, data: Data) -> dict[str, float]:
