@@ -30,9 +30,10 @@ PREPRINT = replace(TRAIN, localizer_lr=1.0, kl_weight=1.0, kl_per="input")
 #: For the learned spread, and what it is compared with: four warps of each digit at every step.
 COPIES = replace(TRAIN, schedule="cosine", samples=4)
 LEARNED = replace(COPIES, kl_weight=18.0, kl_per="dataset")
-# Chosen on validation digits, for 30, 100, 1000 and 10,000 training digits: weights of 9, 18 and 36, weight decay of
-# 0.01 and 0.001, dropout of 0.25 and 0.5, the papers' classifier or one with batch normalisation. A decay of 0.01 is
-# best for 100 digits and costs 0.8 points at 10,000, where 0.001 is best: it goes by the root, as the divergence does.
+# Chosen on validation digits, for 30, 100, 1000 and 10,000 training digits (benchmarks/normed_search.py): weights of 9,
+# 18 and 36, weight decay of 0.01 and 0.001, dropout of 0.25 and 0.5, the papers' classifier or one with batch
+# normalisation. A decay of 0.01 is best for 100 digits and costs 0.8 points at 10,000, where 0.001 is best: it goes by
+# the root, as the divergence does.
 #: For the classifier with batch normalisation.
 NORMED_WEIGHT, NORMED_DECAY = 9.0, 0.1
 #: The scales of the preprint's Gaussian prior to choose from.
@@ -112,22 +113,23 @@ def diffeo_pstn(prior_scale: float) -> STN:
 
 def learned() -> STN:
     """28,092 parameters; affine maps whose spread is learned from the training digits alone, nothing to tune."""
-    body = nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52)
-    return STN(body, nets.blind(), Affine(), Learned(), fill=FILL)
+    return spread(nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52))
 
 
 def fixed(sigma: float) -> STN:
     """As many, one of them not trained: affine augmentation of a given strength, of several copies of each digit."""
-    body = nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52)
-    model = STN(body, nets.blind(), Affine(), Learned(spread=sigma), fill=FILL)
-    model.transformers[0].head.growth.requires_grad_(False)
-    return model
+    return spread(nets.classifier(SHAPE, 10, channels=(12, 24), hidden=52), sigma)
 
 
 def normed(sigma: float | None = None) -> STN:
     """27,578 parameters: a classifier with batch normalisation behind affine maps, whose spread is learned or given."""
+    return spread(nets.normed_classifier(SHAPE, 10), sigma)
+
+
+def spread(body: nn.Module, sigma: float | None = None) -> STN:
+    """A classifier behind affine maps of a learned spread, or of a given one, which is then not trained."""
     posterior = Learned() if sigma is None else Learned(spread=sigma)
-    model = STN(nets.normed_classifier(SHAPE, 10), nets.blind(), Affine(), posterior, fill=FILL)
+    model = STN(body, nets.blind(), Affine(), posterior, fill=FILL)
     if sigma is not None:
         model.transformers[0].head.growth.requires_grad_(False)
     return model

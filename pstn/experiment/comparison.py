@@ -154,7 +154,7 @@ class Comparison:
         if not {claim.better, claim.than} <= self.by_name.keys():
             return None
         a, b = (self.by_name[name] for name in (claim.better, claim.than))
-        if [one.get("fold") for one in a.chosen] != [one.get("fold") for one in b.chosen]:
+        if [one["fold"] for one in a.chosen] != [one["fold"] for one in b.chosen]:
             return None
         values = a.values(claim.metric), b.values(claim.metric)
         test = paired(*values) if len(values[0]) == len(values[1]) else None

@@ -188,7 +188,8 @@ def test_claims_are_confirmed_refuted_or_confounded():
     """Categorical codes ahead of narrow Gaussian ones and level with wide ones: the width did it."""
 
     def result(name, mean):
-        records = [{"test": dict.fromkeys(TABLE.metrics, mean + d)} for d in (-0.002, 0.0, 0.002)]
+        off = enumerate((-0.002, 0.0, 0.002))
+        records = [{"fold": fold, "test": dict.fromkeys(TABLE.metrics, mean + d)} for fold, d in off]
         return Result(TABLE.row(name), {}, records, records)
 
     means = {"cat100-base-none": 0.85, "vae10-base-none": 0.78, "vae100-base-none": 0.85, "vae10-augmented-none": 0.75}

@@ -93,6 +93,7 @@ class Fleet:
         self.best_weights = self.stack.weights.clone()
         self.best_still = {name: value.clone() for name, value in self.stack.still.items()}
         self.seconds = 0.0
+        self.pace: Kind | None = None
         self.header: dict[str, Any] = {
             "kind": "fleet",
             "members": [
@@ -109,7 +110,7 @@ class Fleet:
         self.display = Display(progress, self.total, self.step, label)
         with COUNTING:
             Fleet.running += 1
-        self.training, self.present = ExitStack(), False
+        self.training, self.pace = ExitStack(), None
         try:
             while self.step < self.total or self.owed:
                 if self.signals.received is not None:
@@ -138,11 +139,6 @@ class Fleet:
             self.display.close()
             for member, mode in zip(self.members, self.modes, strict=True):
                 member.model.train(mode)
-
-    @property
-    def pace(self) -> Kind:
-        """What its steps are like."""
-        return "heavy" if any(lane.seconds > HEAVY for lane in self.lanes.values()) else "light"
 
     @property
     def mixed(self) -> bool:
@@ -186,8 +182,8 @@ class Fleet:
         for lane, index, knobs in fills:
             lane.fill(index, knobs)
             lane.prepare()
-        if not self.present:  # known now, what its steps are like
-            self.present = True
+        if self.pace is None:  # what its steps are like is known now; it stays in that company to the end
+            self.pace = "heavy" if any(lane.seconds > HEAVY for lane in self.lanes.values()) else "light"
             self.training.enter_context(GATE.training(self.pace))
         with GATE.step(self.pace):
             for step, index in steps:

@@ -19,7 +19,7 @@ class Gate:
     A kernel's first use loads it, which waits until the device has nothing to do: while other fleets train, that may
     take a minute for each kernel. So those that train pause as long as others get ready.
 
-    The many small kernels of a light step would each wait for the large ones of heavy steps, and take thirty times as
+    The many small kernels of a light step would each wait for the large ones of heavy steps, and take many times as
     long. So light fleets train together, or heavy ones do; where there are both, they take turns.
 
     Arguments:
