@@ -173,6 +173,28 @@ def test_what_the_kernels_do_not_take_goes_to_the_products(monkeypatch):
         torch.testing.assert_close(step(*double), step(*double))
 
 
+def test_kernels_in_common():
+    """A frozen classifier's kernels are one for all networks; only the images differ."""
+    x, weight = torch.randn(3, 2, 1, 9, 8, requires_grad=True), torch.randn(4, 1, 3, 3)
+
+    def run(x):
+        return vmap(lambda x: F.conv2d(x, weight, padding=1))(x)
+
+    with Products():
+        graph = make_fx(lambda x: torch.autograd.grad(run(x).pow(3).sum(), x))(x)
+    used = [node.target._opname for node in graph.graph.nodes if "pstn" in str(node.target)]
+    assert sorted(used) == ["convolve", "convolve_to_input"]  # none to the weight
+    torch.testing.assert_close(graph(x), torch.autograd.grad(run(x).pow(3).sum(), x), rtol=1e-4, atol=1e-4)
+
+
+def test_large_kernels_in_common_are_left_to_torch():
+    x, weight = torch.randn(2, 1, 64, 1, 5), torch.randn(33, 64, 1, 3)
+    with Products() as mode:
+        out = vmap(lambda x: F.conv2d(x, weight))(x)
+    assert not mode.multiplied
+    torch.testing.assert_close(out, torch.stack([F.conv2d(each, weight) for each in x]), rtol=1e-4, atol=1e-4)
+
+
 def test_opcheck():
     (x, weight, bias), *how = problem("a line", count=1, batch=2)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")

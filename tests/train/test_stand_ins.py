@@ -6,8 +6,10 @@ import pytest
 import torch
 from subject import CONFIG
 from torch import nn
+from torch.nn import functional as F
 
 from pstn import STN
+from pstn.train.fleet import convolve
 from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.lane import as_convolved, recording_stream
 from pstn.train.fleet.stack import Stack, Unit
@@ -48,14 +50,39 @@ def test_batch_normalisation_of_stacked_images_does_not_ask_for_cudnn(training, 
 
 
 @pytest.mark.parametrize(("width", "large"), [(16, False), (64, True)])
-def test_large_convolutions_are_known(width, large, monkeypatch):
+def test_large_convolutions_are_noticed(width, large, monkeypatch):
+    """Where some become matrix products, these are to be as exact as convolutions."""
+    monkeypatch.setattr(convolve, "_at_hand", lambda *tensors: True)
+    monkeypatch.setattr(convolve, "fused", lambda x, weight, bias, stride, padding: F.conv1d(x, weight, bias))
     body = nn.Sequential(nn.Conv1d(1, width, 3), nn.Conv1d(width, width, 3), nn.Flatten(), nn.LazyLinear(2))
     body(torch.zeros(1, 1, 8))
-    unit = Unit(STN(body), None, CONFIG, None)
-    stack = Stack([unit], torch.device("cpu"))
+    stack = Stack([Unit(STN(body), None, CONFIG, None)], torch.device("cpu"))
+    inputs = torch.randn(1, 4, 1, 8), torch.zeros(1, 4, dtype=torch.int64), (), torch.zeros(1)
+    stack.rehearse(*inputs)
     assert not stack.multiplies, "on a CPU there are none"
     stack.faster = Products
+    stack.rehearse(*inputs)
     assert stack.multiplies is large
+
+
+#: batch, channels in and out, side, kernel: where to copy windows out pays
+PAYS = {
+    "many channels, few windows": ((256, 32, 32, 10, 7), True),
+    "many channels": ((64, 32, 64, 12, 5), True),
+    "many taps": ((256, 1, 32, 28, 9), True),
+    "few channels": ((64, 1, 16, 96, 7), False),
+    "few images": ((8, 10, 20, 12, 5), False),
+    "almost as many windows as pixels": ((64, 16, 31, 45, 7), False),
+    "too much to copy": ((100, 32, 64, 38, 7), False),
+}
+
+
+@pytest.mark.parametrize("name", PAYS)
+def test_windows_are_copied_out_where_it_pays(name):
+    (batch, channels, filters, side, kernel), pays = PAYS[name]
+    x = torch.empty(batch, channels, side, side, device="meta")
+    weight = torch.empty(filters, channels, kernel, kernel, device="meta")
+    assert convolve._costly(x, weight, None, (1, 1), (0, 0)) is pays
 
 
 def test_fleets_are_recorded_on_a_stream_that_no_other_has(monkeypatch):

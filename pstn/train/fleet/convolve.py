@@ -18,6 +18,11 @@ _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _POOLS = (torch.max_pool1d, torch.max_pool2d, F.max_pool1d, F.max_pool2d)
 #: What the kernels are made for: the most products of channels, and the longest side.
 CHANNELS, SIDE = 2048, 11
+#: From how many numbers in its windows, a network and batch, a convolution may be better off as a product, how often
+#: the kernels may then go over each, and the same for kernels of so many taps that a thread has few sums at once.
+MANY, OFTEN, LONG, SELDOM = 500_000, 120, 64, 60
+#: The most numbers to copy out.
+MOST = 2**26
 #: The rows of a matrix product that a gradient sums one after the other.
 GROUP = 2048
 
@@ -28,18 +33,26 @@ class Products(TorchFunctionMode):
     The rule of ``vmap`` is a grouped convolution, one group a network. Libraries for GPUs run the groups one after the
     other, or with kernels made for one channel a group. Small float32 convolutions and max-pooling go to
     :mod:`pstn.kernels.convolve` and :mod:`pstn.kernels.pool`; for others, or without Triton, the windows are copied
-    out and multiplied.
+    out and multiplied. Where networks share their kernels, as a frozen classifier's, and these are small, it is the
+    same: a library's choice for very few channels may be ten times as slow.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.multiplied = False  # whether windows were copied out and multiplied
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the call, or what stands in its place."""
         kwargs = kwargs or {}
-        if function in _CONVOLUTIONS and is_batchedtensor(args[1]):
+        if function in _CONVOLUTIONS and (is_batchedtensor(args[0]) or is_batchedtensor(args[1])):
             found = _plain(*args, **kwargs)
-            if found is not None:
-                return fused(*found) if _small(*found) else convolve(*found)
+            if found is not None and _small(*found) and (not is_batchedtensor(args[1]) or not _costly(*found)):
+                return fused(*found)
+            if found is not None and is_batchedtensor(args[1]):
+                self.multiplied = True
+                return convolve(*found)
         if function in _POOLS and is_batchedtensor(args[0]):
             size = _apart(*args, **kwargs)
             if size is not None:
@@ -134,6 +147,22 @@ def _small(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int]
         # within one network, places are 32-bit numbers
         and x.shape[0] * max(x.shape[1], weight.shape[0]) * math.prod(n + 2 * SIDE for n in x.shape[2:]) < 2**31
     )
+
+
+def _costly(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> bool:
+    """Whether to copy the windows out is less than what the kernels do with each of their numbers.
+
+    They go over it once a channel: forward, for the weights, and for the gradient to the images, for which every pixel
+    has a whole window, though there may be many more pixels than windows. Up to three channels are taken for data,
+    which have no gradient: a stacked tensor does not tell.
+    """
+    area = math.prod(x.shape[2:])
+    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, strict=True)
+    windows = math.prod((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
+    taps = math.prod(weight.shape[2:])
+    numbers = x.shape[0] * windows * weight.shape[1] * taps
+    passes = weight.shape[0] * (2 + (area / windows if weight.shape[1] > 3 else 0))
+    return MANY <= numbers <= MOST and passes >= (OFTEN if taps < LONG else SELDOM)
 
 
 def _each(value: int | Sequence[int], k: int) -> tuple[int, ...]:

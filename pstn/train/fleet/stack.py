@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 
 from pstn.train.config import Train
 from pstn.train.fleet.channels import Channels
-from pstn.train.fleet.convolve import CHANNELS, Products
+from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
 from pstn.train.seed import seeded
@@ -61,6 +61,7 @@ class Stack:
         self.unit = copy.deepcopy(units[0]).to(device)
         self.device, self.count = device, len(units)
         self.faster = Products if device.type == "cuda" else Channels
+        self.multiplies = False  # whether some convolutions have been matrix products
         self.steps: dict[torch.Size, Callable[..., Triple]] = {}
         first = dict(units[0].named_parameters())
         self.shapes = {name: p.shape for name, p in first.items() if p.requires_grad}
@@ -91,13 +92,6 @@ class Stack:
         flags = [torch.full((shape.numel(),), id(named[name]) in inside) for name, shape in self.shapes.items()]
         self.localizer = torch.cat(flags).to(device)
 
-    @property
-    def multiplies(self) -> bool:
-        """Whether some convolutions are too large for the kernels, and become matrix products on a GPU."""
-        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-        large = (m.weight.shape[0] * m.weight.shape[1] > CHANNELS for m in self.unit.modules() if isinstance(m, kinds))
-        return self.faster is Products and any(large)
-
     def named(self, weights: Tensor) -> dict[str, Tensor]:
         """The rows as weights by name, (M, *shape)."""
         parts = weights.split(self.sizes, dim=1)
@@ -118,8 +112,10 @@ class Stack:
         """What the units return, (M, ...), each for its own batch (M, B, ...), labels (M, B) and noise (M, ...)."""
 
         def one(named: dict, still: dict, x: Tensor, y: Tensor, kl_weight: Tensor | None, *noise: Tensor) -> Any:
-            with Feed(noise), self.faster():
-                return functional_call(self.unit, (named, still, self.common), (x, y, kl_weight))
+            with Feed(noise), self.faster() as faster:
+                out = functional_call(self.unit, (named, still, self.common), (x, y, kl_weight))
+            self.multiplies |= getattr(faster, "multiplied", False)
+            return out
 
         dims = (0, 0, 0, 0, None if kl_weight is None else 0, *[0] * len(noise))
         return vmap(one, in_dims=dims)(self.named(weights), still, x, y, kl_weight, *noise)
