@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -17,7 +16,7 @@ from pstn.experiment.results import Results
 from pstn.experiment.row import Experiment
 from pstn.experiment.table import Table
 from pstn.experiment.work import Job
-from pstn.experiment.workers import Threads, Workers
+from pstn.experiment.workers import Here, Processes, Workers
 from pstn.train.config import Accelerator
 
 
@@ -61,8 +60,8 @@ def run_all(
             all by default.
         runs: The folder to keep trained networks in. What two tables have in common there is trained once.
         results: The folder to record in, as ``<paper>/<table>.jsonl``.
-        jobs: How many fleets to train at a time. Small networks leave a GPU idle between their kernels, however many
-            are stacked: several fleets fill it. The numbers are the same.
+        jobs: How many fleets to train at a time, each in a process of its own. Small networks leave a GPU idle between
+            their kernels, however many are stacked: several fleets fill it. The numbers are the same.
         ray: Hand the work to Ray: ``"local"``, or a cluster's address, whose machines share the folder ``runs``.
         command: The command that was given, for the records.
         console: Where to show progress; nowhere by default.
@@ -80,8 +79,10 @@ def run_all(
             console.print(f"{table.id}: {name} is left out: {what}", markup=False, highlight=False, soft_wrap=True)
     facts = {"command": command}
     with _progress(console) as progress:
-        if ray is None:
-            with Threads(jobs, device, facts, progress) as workers:
+        if ray is None and jobs == 1:
+            _drive(plans, Here(device, facts, progress), progress, console)
+        elif ray is None:
+            with Processes(jobs, quick, device, facts, progress) as workers:
                 _drive(plans, workers, progress, console)
         else:
             from pstn.experiment.cluster import cluster
@@ -127,11 +128,6 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
             break
         job, outcome = workers.finish()
         plan = running.pop(job)
-        if isinstance(outcome, torch.AcceleratorError) and "out of memory" not in str(outcome):
-            raise RuntimeError(
-                f"the GPU failed, which was seen first while {job} of {plan.table.id}, and this process cannot use it "
-                "any more; what was finished is kept: the same command goes on from there"
-            ) from outcome
         if isinstance(outcome, Exception):  # the rest goes on; what came to grief is not tried again
             failures.append(outcome)
             console.print(f"{plan.table.id}: {job} failed: {outcome!r}", markup=False, highlight=False, soft_wrap=True)

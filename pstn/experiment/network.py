@@ -16,7 +16,6 @@ from pstn.experiment.results import Record
 from pstn.experiment.row import Experiment, Setting, Split
 from pstn.train import Member, Run, Train, load, load_model, save_model, seeded
 from pstn.train.config import Accelerator
-from pstn.train.fleet.gate import GATE
 from pstn.train.log import fingerprint
 
 #: Settings that change where or how safely a network is trained, but not what it learns.
@@ -120,7 +119,7 @@ class Network:
     def measure(self, model: nn.Module, data: Any) -> dict[str, Any]:
         """The row's scores of a network; the same draws whenever it is asked."""
         device = next((p.device for p in model.parameters()), "cpu")
-        with GATE.alone(), seeded(self.config.seed, device):
+        with seeded(self.config.seed, device):
             return self.row.scores(model, data)
 
     def record(self) -> Record | None:

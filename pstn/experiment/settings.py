@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-#: The most fleets at a time. torch hands out 32 streams of a GPU before it begins again with the first, and one is kept
-#: for other purposes; two fleets on one stream would wait for each other.
-JOBS = 31
+#: The most fleets at a time: as many processes as can share a GPU, by NVIDIA's Multi-Process Service.
+JOBS = 48
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Reproduce:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto is cuda where there is one."""
     jobs: int = 1
-    """Fleets to train at a time on this machine; on a GPU, 8 to 16 of small networks."""
+    """Fleets to train at a time on this machine, a process each; on a GPU, as many as there are cores."""
     ray: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[ADDRESS]")] = None
     """Hand fleets of networks to Ray: alone, to one of this machine's own; with an address, to a cluster."""
     render: bool = False

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-#: Held by the one thread that may use torch's own generators, or record a graph: both are the whole process's. Whoever
-#: needs the gate between fleets (:mod:`pstn.train.fleet.gate`) as well goes through that first.
+#: Held by the one thread that may use torch's own generators, which are the whole process's.
 ALONE = threading.RLock()
 
 

@@ -6,20 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 import pstn.experiment.work as work
 from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
 from pstn.experiment.network import Network
 from pstn.experiment.settings import Reproduce
-from pstn.experiment.workers import Threads
 
 TRIALS = Path(__file__).parent / "trials"
 #: What may differ between two runs of the same recipe.
@@ -115,13 +112,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(table, done, tmp_path, mon
     assert sum(sizes) + sum(sizes_after) == 20, "no network is trained twice"
 
 
-def test_fleets_side_by_side_end_the_same(table, done, tmp_path):
-    go(table, tmp_path, jobs=3)
-    assert essence(tmp_path) == essence(done)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeypatch, jobs):
+def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         real = Network.member
 
@@ -133,14 +124,13 @@ def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeyp
         patch.setattr(Network, "member", member)
         names = ["fast", "jitter"]
         with pytest.raises(MemoryError, match="too fast"):
-            go(replace(table, rows=[table.row(n) for n in names], quick=(), claims=()), tmp_path, jobs=jobs)
+            go(replace(table, rows=[table.row(n) for n in names], quick=(), claims=()), tmp_path)
     assert {r["row"] for r in essence(tmp_path).values()} == {"jitter"}
     go(table, tmp_path)
     assert essence(tmp_path) == essence(done)
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_a_lost_gpu_ends_the_run_at_once(table, tmp_path, monkeypatch, jobs):
+def test_a_lost_gpu_ends_the_run_at_once(table, tmp_path, monkeypatch):
     asked, real = [], Network.member
 
     def member(network, device):
@@ -151,19 +141,16 @@ def test_a_lost_gpu_ends_the_run_at_once(table, tmp_path, monkeypatch, jobs):
 
     monkeypatch.setattr(Network, "member", member)
     rows = [table.row(n) for n in ("fast", "jitter")]
-    if jobs == 3:  # what has begun is waited for
-        rows = rows[:1]
     with pytest.raises(RuntimeError, match="the same command goes on from there") as caught:
-        go(replace(table, rows=rows, quick=(), claims=()), tmp_path, jobs=jobs)
+        go(replace(table, rows=rows, quick=(), claims=()), tmp_path)
     assert isinstance(caught.value.__cause__, torch.AcceleratorError)
     assert set(asked) == {"fast"}
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_path, monkeypatch, jobs):
+def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_path, monkeypatch):
     tables = [table, replace(table, id="toy/again", rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())]
     sizes = counting(monkeypatch)
-    options = {"device": "cpu", "runs": tmp_path / "runs", "results": tmp_path / "results", "jobs": jobs}
+    options = {"device": "cpu", "runs": tmp_path / "runs", "results": tmp_path / "results"}
     run_all(tables, rows=["cnn", "fast", "jitter"], **options)
     assert sum(sizes) == 8
     first, again = essence(tmp_path), essence(tmp_path, "toy/again")
@@ -174,7 +161,7 @@ def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_
 def test_settings_are_chosen_after_short_trials_and_the_chosen_trained_in_full(table, tmp_path):
     row = replace(table.row("jitter"), train=replace(table.row("jitter").train, steps=None, epochs=2), trial_epochs=1)
     short = replace(table, rows=[row], quick=(), claims=())
-    go(short, tmp_path, jobs=2)
+    go(short, tmp_path)
     found = list(essence(tmp_path).values())
     trials, final = ([r for r in found if r["row"] == name] for name in ("jitter-trials", "jitter"))
     assert (len(trials), len(final)) == (4, 2)
@@ -190,24 +177,6 @@ def test_settings_are_chosen_after_short_trials_and_the_chosen_trained_in_full(t
     assert (result.setting, len(result.chosen), len(result.every)) == ({"sigma": best}, 2, 6)
     assert replace(row, trial_epochs=None).trials is None
     assert row.trials is row.trials, "one row, however often it is asked for"
-
-
-def test_a_signal_stops_fleets_side_by_side_and_they_go_on(table, done, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        real, begun = work.fit_fleet, []
-
-        def fit(members, **options):
-            begun.append(members)
-            if len(begun) == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-            return real(members, **options)
-
-        patch.setattr(work, "fit_fleet", fit)
-        with pytest.raises(KeyboardInterrupt):
-            go(table, tmp_path, jobs=2)
-    assert len(begun) < 5, "those that had not begun do not begin"
-    go(table, tmp_path, jobs=2)
-    assert essence(tmp_path) == essence(done)
 
 
 def test_a_fleet_killed_while_its_networks_are_kept_is_taken_up_as_it_was(table, done, tmp_path, monkeypatch):
@@ -418,21 +387,9 @@ def test_a_row_that_makes_no_sense_is_refused(table, change, words):
         replace(table.row("cnn"), **change)
 
 
-def test_each_thread_keeps_a_stream_of_its_own(monkeypatch):
-    # torch hands out 32 in turn: one a job would soon be one that another fleet is recorded on
-    monkeypatch.setattr(torch.cuda, "Stream", object)
-    workers = Threads(2, "cpu", {}, Progress())
-    mine = workers._stream()
-    with ThreadPoolExecutor(1) as other:
-        theirs = {other.submit(workers._stream).result() for _ in range(3)}
-    assert workers._stream() is mine
-    assert len(theirs) == 1
-    assert mine not in theirs
-
-
-@pytest.mark.parametrize("jobs", [0, 32])
-def test_no_more_jobs_than_streams(jobs):
-    with pytest.raises(ValueError, match="expected 1 to 31"):
-        Threads(jobs, "cpu", {}, Progress())
-    with pytest.raises(ValueError, match="expected 1 to 31"):
+@pytest.mark.parametrize("jobs", [0, 49])
+def test_no_more_jobs_than_can_share_a_gpu(table, tmp_path, jobs):
+    with pytest.raises(ValueError, match="expected 1 to 48"):
+        go(table, tmp_path, jobs=jobs)
+    with pytest.raises(ValueError, match="expected 1 to 48"):
         Reproduce(jobs=jobs)

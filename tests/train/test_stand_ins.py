@@ -58,10 +58,10 @@ def test_large_convolutions_are_noticed(width, large, monkeypatch):
     body(torch.zeros(1, 1, 8))
     stack = Stack([Unit(STN(body), None, CONFIG, None)], torch.device("cpu"))
     inputs = torch.randn(1, 4, 1, 8), torch.zeros(1, 4, dtype=torch.int64), (), torch.zeros(1)
-    stack.rehearse(*inputs)
+    stack.differentiate(*inputs)
     assert not stack.multiplies, "on a CPU there are none"
     stack.faster = Products
-    stack.rehearse(*inputs)
+    stack.differentiate(*inputs)
     assert stack.multiplies is large
 
 

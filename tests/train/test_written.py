@@ -1,6 +1,5 @@
 """Steps of a fleet that are written down, compiled or recorded are the same steps."""
 
-import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,10 +9,7 @@ import torch
 from subject import FIFTY, close, made, make_data, weights
 
 from pstn.train import Member, fit_fleet
-from pstn.train.fleet.gate import GATE
 from pstn.train.fleet.lane import Lane
-from pstn.train.fleet.stack import Stack
-from pstn.train.seed import ALONE
 
 
 @pytest.mark.parametrize(("kind", "count"), [("student", 2), ("point", 2), ("cnn", 1)])
@@ -88,7 +84,6 @@ def pretended(monkeypatch):
     for name in ("stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, lambda *arguments, **options: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
-    monkeypatch.setattr(Lane, "_time", lambda lane, graph: 1.0)
     return recorded
 
 
@@ -104,38 +99,3 @@ def test_recorded_steps_are_the_same_steps_where_there_is_room_for_one(request):
     for a, b in zip(plain, trained(), strict=True):
         close(a, b)
     assert len(recorded) == 2  # one for each size of batch
-
-
-def test_kernels_are_compiled_while_others_may_build_and_compile_theirs(pretended, monkeypatch):
-    rehearse, free = Stack.rehearse, []
-
-    def watched(stack, *arguments):
-        def ask():
-            with ALONE, GATE.preparing():
-                pass
-
-        other = threading.Thread(target=ask, daemon=True)
-        other.start()
-        other.join(5)
-        free.append(not other.is_alive())
-        rehearse(stack, *arguments)
-
-    monkeypatch.setattr(Stack, "rehearse", watched)
-    trained()
-    assert free == [True, True]
-
-
-def test_fleets_of_long_steps_are_heavy(pretended, monkeypatch):
-    paces, step = [], GATE.step
-    monkeypatch.setattr(GATE, "step", lambda pace: paces.append(pace) or step(pace))
-    trained()
-    assert set(paces) == {"heavy"}
-    monkeypatch.setattr(Lane, "_time", lambda lane, graph: 3e-4)
-    paces.clear()
-    trained()
-    assert set(paces) == {"light"}
-    # by what is known when it begins: the last batch of an epoch, of another size, does not change its company
-    monkeypatch.setattr(Lane, "_time", lambda lane, graph: 3e-4 if lane.index.shape[-1] == 5 else 1.0)
-    paces.clear()
-    trained()
-    assert len(set(paces)) == 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from rich.progress import Progress
@@ -19,7 +17,6 @@ from pstn.data import Data
 from pstn.train.config import Train
 from pstn.train.display import Display
 from pstn.train.fleet.files import write_checkpoint, write_members
-from pstn.train.fleet.gate import GATE, Kind
 from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.member import Member
 from pstn.train.fleet.noise import Request
@@ -31,20 +28,9 @@ from pstn.train.schedule import factor
 from pstn.train.signals import Signals
 from pstn.train.step import SCORES, TERMS, check
 
-#: Seconds from which a step is a heavy one: the networks of small tables take a third of a millisecond, those of larger
-#: pictures and of many draws two to twelve.
-HEAVY = 1.5e-3
-#: Held while fleets are counted, and no longer: one that is done is not to wait for another that is being recorded.
-COUNTING = threading.Lock()
-
 
 class Fleet:
     """Members of one architecture and what moves them; :func:`pstn.train.fit_fleet` is the way to use it."""
-
-    #: How many fleets this process is training, each in a thread of its own.
-    running: ClassVar[int] = 0
-    #: How many may be trained at a time.
-    at_once: ClassVar[int] = 1
 
     path: Path | None = None
     folders: Sequence[Path] = ()
@@ -93,7 +79,6 @@ class Fleet:
         self.best_weights = self.stack.weights.clone()
         self.best_still = {name: value.clone() for name, value in self.stack.still.items()}
         self.seconds = 0.0
-        self.pace: Kind | None = None
         self.header: dict[str, Any] = {
             "kind": "fleet",
             "members": [
@@ -108,9 +93,6 @@ class Fleet:
         self.clock, self.due, self.show_due = now - self.seconds, now + self.config.checkpoint_every, now
         label = f"{len(self.members)} × {self.members[0].train.name}"
         self.display = Display(progress, self.total, self.step, label)
-        with COUNTING:
-            Fleet.running += 1
-        self.training, self.pace = ExitStack(), None
         try:
             while self.step < self.total or self.owed:
                 if self.signals.received is not None:
@@ -133,9 +115,6 @@ class Fleet:
             self.signals.throw(self.leave())
             raise
         finally:
-            self.training.close()
-            with COUNTING:
-                Fleet.running -= 1
             self.display.close()
             for member, mode in zip(self.members, self.modes, strict=True):
                 member.model.train(mode)
@@ -144,11 +123,6 @@ class Fleet:
     def mixed(self) -> bool:
         """Whether arithmetic is in 16 bits where that does no harm."""
         return self.config.precision != "32-true"
-
-    @property
-    def only(self) -> bool:
-        """Whether no other fleet is being trained."""
-        return Fleet.running <= 1
 
     def advance(self) -> None:
         """One chunk: as many steps as fit in the lanes, up to the next validation."""
@@ -182,15 +156,11 @@ class Fleet:
         for lane, index, knobs in fills:
             lane.fill(index, knobs)
             lane.prepare()
-        if self.pace is None:  # what its steps are like is known now; it stays in that company to the end
-            self.pace = "heavy" if any(lane.seconds > HEAVY for lane in self.lanes.values()) else "light"
-            self.training.enter_context(GATE.training(self.pace))
-        with GATE.step(self.pace):
-            for step, index in steps:
-                self.lanes[index.shape[1]].step()
-                if step + 1 in ends:
-                    self.closed.append((step + 1, self.sums.clone()))
-                    self.sums.zero_()
+        for step, index in steps:
+            self.lanes[index.shape[1]].step()
+            if step + 1 in ends:
+                self.closed.append((step + 1, self.sums.clone()))
+                self.sums.zero_()
         self.step += len(steps)
         self.owed = validate
 

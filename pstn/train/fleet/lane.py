@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,10 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pstn.train.fleet.gate import GATE
 from pstn.train.fleet.noise import Request
 from pstn.train.fleet.optimizer import KNOBS
-from pstn.train.seed import ALONE
 
 if TYPE_CHECKING:
     from pstn.train.fleet.fleet import Fleet
@@ -56,11 +53,9 @@ class Lane:
         # How often such a step is taken in the whole run, whatever was done of it before.
         uses = fleet.total if size == fleet.config.batch_size else fleet.total // fleet.per_epoch
         self.written = self.recorded or uses >= PATIENCE
-        # Compiling is Python, which one thread at a time runs: of several fleets, all would wait for it.
-        self.compiled = self.recorded and uses >= ENDURANCE and fleet.at_once == 1
+        self.compiled = self.recorded and uses >= ENDURANCE
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.seconds = 0.0  # of a recorded step, with the device to itself
 
     def fill(self, index: Tensor, knobs: Tensor) -> None:
         """Lay out the next K steps: batches (K, M, size), settings (K, M, 6), and where they are recorded, noise."""
@@ -78,10 +73,8 @@ class Lane:
             return
         stack, (x, y) = self.fleet.stack, self._batch()
         inputs = x, y, self._drawn(), self._next(self.knobs)[:, 2], self.fleet.mixed
-        with GATE.preparing():
-            stack.rehearse(*inputs)
-        stack.write_down(*inputs, self.compiled)  # takes seconds of Python and does not disturb others
-        with GATE.alone(), ALONE, as_convolved() if stack.multiplies else nullcontext():
+        stack.write_down(*inputs, self.compiled)
+        with as_convolved() if stack.multiplies else nullcontext():
             self._record()
 
     def step(self) -> None:
@@ -118,7 +111,7 @@ class Lane:
             self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
 
     def _record(self) -> None:
-        """Take a few steps for the allocator and the kernels' compilers, record one, time it, and undo them all."""
+        """Take a few steps for the allocator and the kernels' compilers, record one, and undo them all."""
         fleet = self.fleet
         state = [fleet.stack.weights, *fleet.stack.still.values(), *fleet.optimizer.slots.values()]
         state += [fleet.alive, fleet.sums, self.cursor]
@@ -129,7 +122,7 @@ class Lane:
             self._try()
             self.cursor.zero_()  # the room may be that of a single step
             try:
-                with _unasked() if fleet.only else nullcontext():
+                with _unasked():
                     self._try()
             except RuntimeError as error:
                 if "synchronizing" not in str(error):
@@ -147,21 +140,8 @@ class Lane:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self._try()
-            self.seconds = self._time(self.graph)
         for value, old in zip(state, before, strict=True):
             value.copy_(old)
-
-    def _time(self, graph: torch.cuda.CUDAGraph) -> float:
-        """How long a step takes with the device to itself, the shortest of three."""
-        seconds = []
-        for _ in range(3):
-            self.cursor.zero_()
-            torch.cuda.synchronize(self.cursor.device)
-            start = time.perf_counter()
-            graph.replay()
-            torch.cuda.synchronize(self.cursor.device)
-            seconds.append(time.perf_counter() - start)
-        return min(seconds)
 
     def _try(self) -> None:
         self._step(self._drawn())

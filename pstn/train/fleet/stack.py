@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +19,6 @@ from pstn.train.seed import seeded
 from pstn.train.step import Loss, Step
 
 Triple = tuple[Tensor, Tensor, Tensor]
-#: Held by the one thread that writes a step down: that patches torch for the whole process.
-WRITING = threading.Lock()
 
 
 class Unit(nn.Module):
@@ -148,16 +145,8 @@ class Stack:
             return
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
-        with WRITING:
-            step = record(self._gradient(autocast), inputs)
+        step = record(self._gradient(autocast), inputs)
         self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
-
-    def rehearse(
-        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool = False
-    ) -> None:
-        """Work out a gradient and forget it, which has the kernels compiled and loaded; changes nothing."""
-        inputs = (self.weights, x, y, kl_weight, *self.still.values(), *noise)
-        self._gradient(autocast)(*(value.clone() for value in inputs))
 
     def _gradient(self, autocast: bool) -> Callable[..., Triple]:
         """A function of weights, batch, labels, weight of the divergence, what is still, and noise."""

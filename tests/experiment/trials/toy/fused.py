@@ -1,10 +1,13 @@
 """A table whose first worker is killed in mid-fleet, where TOY_FUSE names a file that is not there yet.
 
+Where TOY_STOP names one, that worker instead interrupts the process that gives out the work, and takes its time.
+
 Every beginning of a fleet is noted in the file that TOY_JOURNAL names: how many networks, from which step on.
 """
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +33,11 @@ def save(fleet, now):
     if fleet.step < fleet.total and not fuse.exists():
         fuse.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    stop = Path(os.environ.get("TOY_STOP", os.devnull))
+    if fleet.step < fleet.total and not stop.exists():
+        stop.touch()
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(2)
 
 
 if GO.__module__ == Fleet.__module__:  # not twice, where the file is read twice

@@ -1,0 +1,148 @@
+"""Several processes do what one does, to the last digit; one that dies or fails costs its own fleet alone."""
+
+import os
+import queue
+import re
+import stat
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from pstn.experiment import Results, Table, find, run, share
+from pstn.experiment.workers import Processes, Reported
+
+TRIALS = Path(__file__).parent / "trials"
+CIRCUMSTANCES = ("seconds", "started", "commit", "device")
+
+
+def go(name, folder, **options):
+    table = find(name, TRIALS) if isinstance(name, str) else name
+    return run(table, device="cpu", runs=folder / "runs", results=folder / "results", **options)
+
+
+def essence(folder, name):
+    records = Results(folder / "results" / f"{name}.jsonl").records
+    return {key: {k: v for k, v in one.items() if k not in CIRCUMSTANCES} for key, one in records.items()}
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory):
+    """The table with the fuse, run by one process that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "blown").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOY_FUSE", str(folder / "blown"))
+        go("toy/fused", folder)
+    return folder
+
+
+def test_results_are_those_of_one_process(finished, tmp_path):
+    go("toy/few_digits", tmp_path, jobs=2)
+    assert essence(tmp_path, "toy/few_digits") == essence(finished, "toy/few_digits")
+
+
+def test_a_process_that_is_killed_costs_its_own_fleet_alone(fused, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_FUSE", str(tmp_path / "fuse"))
+    monkeypatch.setenv("TOY_JOURNAL", str(tmp_path / "journal.txt"))
+    with pytest.raises(ChildProcessError, match=r"the process that was training 2 of .* died"):
+        go("toy/fused", tmp_path, jobs=2)
+    assert (tmp_path / "fuse").exists()
+    # six networks by twos; another fleet may have been at the fuse when it blew
+    assert len(essence(tmp_path, "toy/fused")) >= 2
+    go("toy/fused", tmp_path)
+    begun = [int(line.split()[-1]) for line in (tmp_path / "journal.txt").read_text().splitlines()]
+    assert 64 in begun, "from its checkpoint on"
+    assert essence(tmp_path, "toy/fused") == essence(fused, "toy/fused")
+
+
+def test_ctrl_c_is_passed_on_and_what_was_begun_is_saved(fused, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_FUSE", str(fused / "blown"))
+    monkeypatch.setenv("TOY_STOP", str(tmp_path / "stop"))
+    with pytest.raises(KeyboardInterrupt, match="goes on from there"):
+        go("toy/fused", tmp_path, jobs=2)
+    assert list(tmp_path.glob("runs/fleets/*/*checkpoint*"))
+    assert len(essence(tmp_path, "toy/fused")) < 6
+    go("toy/fused", tmp_path)
+    assert essence(tmp_path, "toy/fused") == essence(fused, "toy/fused")
+
+
+def test_what_fails_is_told_and_the_rest_is_done(tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setenv("TOY_TROUBLE", "1")
+        with pytest.raises(Exception, match=r"device-side|strange"):
+            go("toy/troubled", tmp_path, jobs=2, console=Console(width=200))
+    told = capsys.readouterr().out
+    assert re.search("training 2 of gpu failed: .*device-side", told)
+    assert re.search("training 2 of odd failed: RuntimeError.*strange", told), "an error that cannot travel, in words"
+    assert {r["row"] for r in essence(tmp_path, "toy/troubled").values()} == {"good"}
+
+
+def test_a_table_without_a_file_cannot_travel(tmp_path):
+    loose = Table("toy/loose", "", find("toy/few_digits", TRIALS).rows)
+    with pytest.raises(ValueError, match="is in no file"):
+        go(loose, tmp_path, jobs=2)
+
+
+def test_what_a_process_shows_is_shown_here():
+    progress, reports = Progress(console=Console(quiet=True)), queue.SimpleQueue()
+    workers = Processes(3, False, "cpu", {}, progress)
+    workers.reports = reports
+    displays = [Reported(seat, reports) for seat in range(2)]
+    tasks = [each.add_task(f"fleet {i}", total=9, completed=0, status="") for i, each in enumerate(displays)]
+    displays[1].update(tasks[1], completed=5, status="well", refresh=True)
+    workers._show()
+    assert [(t.description, t.completed, t.fields["status"]) for t in progress.tasks] == [
+        ("fleet 0", 0, ""), ("fleet 1", 5, "well")
+    ]  # fmt: skip
+    displays[0].remove_task(tasks[0])
+    workers._show()
+    assert [t.description for t in progress.tasks] == ["fleet 1"]
+
+
+def program(folder, body):
+    """A stand-in for the service's own program."""
+    path = folder / "nvidia-cuda-mps-control"
+    path.write_text(f"#!{sys.executable}\nimport os, sys\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+
+
+NOTE = """
+with open(os.environ["NOTES"], "a") as file:
+    file.write((" ".join(sys.argv[1:]) or sys.stdin.read().strip()) + ";")
+"""
+
+
+@pytest.mark.parametrize("tried", ["pass", "raise SystemExit(1)"])
+def test_a_gpu_is_shared_where_that_works(tmp_path, monkeypatch, tried):
+    program(tmp_path, NOTE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    monkeypatch.setattr(share, "TRIED", tried)
+    works, before = tried == "pass", dict(os.environ)
+    told = nullcontext() if works else pytest.warns(UserWarning, match="jobs take turns")
+    with told, share.shared_gpu() as shared:
+        assert shared is works
+        assert ("CUDA_MPS_PIPE_DIRECTORY" in os.environ) is works
+        if works:
+            folder = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]).parent
+            assert os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == str(share.SHARE)
+    assert dict(os.environ) == before
+    assert (tmp_path / "notes").read_text() == "-d;quit;"
+    assert not works or not folder.exists()
+
+
+def test_a_service_of_somebody_else_is_left_alone(tmp_path, monkeypatch):
+    program(tmp_path, "raise SystemExit('not to be called')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "theirs")
+    with share.shared_gpu() as shared:
+        assert shared
+    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "theirs"
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
+    monkeypatch.setenv("PATH", "")
+    with share.shared_gpu() as shared:
+        assert not shared, "there is no such program"
