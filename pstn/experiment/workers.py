@@ -103,7 +103,7 @@ class Processes:
             if place(self.how[1]) == "cuda":
                 stack.enter_context(shared_gpu())
             self.context = multiprocessing.get_context("spawn")
-            self.reports: Any = self.context.SimpleQueue()
+            self.reports: Any = self.context.Queue()  # has room for all that is not looked at yet
             self.pools = [self._pool(seat) for seat in range(self.at_once)]
             stack.callback(self._dismiss)
             self.stack = stack.pop_all()
@@ -199,7 +199,9 @@ _DISPLAY: bool | Progress = False
 def _begin(seat: int, reports: Any) -> None:
     """What a process does first."""
     global _DISPLAY
-    _DISPLAY = False if reports is None else Reported(seat, reports)
+    if reports is not None:
+        reports.cancel_join_thread()  # a process may end with some of it not looked at
+        _DISPLAY = Reported(seat, reports)
     # Ctrl-C goes to all processes of a terminal; here it comes once, from the one that gives out jobs.
     os.setpgrp()
     if sys.platform == "linux":  # and if that one is killed, this one saves what it has and ends

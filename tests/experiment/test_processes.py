@@ -103,6 +103,14 @@ def test_what_a_process_shows_is_shown_here():
     assert [t.description for t in progress.tasks] == ["fleet 1"]
 
 
+def test_nobody_waits_for_a_display_that_nobody_looks_at():
+    with Processes(2, False, "cpu", {}, Progress(disable=True)) as workers:
+        display = Reported(0, workers.reports)
+        for step in range(3000):  # more than a pipe holds
+            display.update(0, completed=step, status="x" * 50)
+        workers.reports.cancel_join_thread()
+
+
 def program(folder, body):
     """A stand-in for the service's own program."""
     path = folder / "nvidia-cuda-mps-control"
