@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from pstn.experiment import Results, Table, find, run
+from pstn.experiment.network import Network
+from pstn.experiment.parcel import pack
+from pstn.experiment.work import Job
 
 ray = pytest.importorskip("ray", reason="Ray is in the extra 'ray'", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # Ray's own
@@ -57,8 +60,5 @@ def test_a_table_without_a_file_cannot_travel(two_workers, table, tmp_path):
 
 def test_what_travels_is_small(two_workers, table, tmp_path):
     """Names, not data: a job is a few kilobytes, however large its digits are."""
-    from pstn.experiment.cluster import _pack
-    from pstn.experiment.network import Network
-
-    parcel = _pack(Network(table.row("cnn"), {}, 0, tmp_path))
-    assert len(ray.cloudpickle.dumps(parcel)) < 500
+    job = Job("train", (Network(table.row("cnn"), {}, 0, tmp_path),))
+    assert len(ray.cloudpickle.dumps(pack(job, table, False, "cpu", {}))) < 800
