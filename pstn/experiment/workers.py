@@ -9,7 +9,7 @@ import signal
 import sys
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol, Self
 
 import torch
@@ -151,8 +151,9 @@ class Processes:
 
     def _signal(self, number: int) -> None:
         for pool in self.pools:
-            for pid in pool._processes or ():
-                os.kill(pid, number)
+            for pid in tuple(pool._processes or ()):
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    os.kill(pid, number)
 
     def _dismiss(self) -> None:
         if self.begun:  # left in the middle of something: there is nobody to give results to
