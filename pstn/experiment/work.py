@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,11 @@ from pstn.train import fit_fleet
 from pstn.train.checkpoint import write
 from pstn.train.config import Accelerator
 from pstn.train.log import environment
+
+try:
+    import fcntl
+except ImportError:  # Windows has none: there, two runs of one table may do some work twice
+    fcntl = None  # type: ignore[assignment]
 
 #: What tells networks of a table apart: row, setting as JSON, fold.
 Name = tuple[str, str, int]
@@ -64,12 +70,13 @@ class Job:
         facts = {**facts, **environment(torch.device(place(device)))}
         if self.kind == "test":
             return [{"key": network.key, "test": network.test(place(device))} for network in self.networks]
-        # The list is written first: whoever finds the folder knows which fleet was begun in it.
-        write(self.folder / MEMBERS, json.dumps([network.key for network in self.networks]).encode())
-        members = [network.member(device) for network in self.networks]
-        runs = fit_fleet(members, directory=self.folder, progress=progress)
-        records = [network.finish(run, facts) for network, run in zip(self.networks, runs, strict=True)]
-        shutil.rmtree(self.folder)
+        with _held(self.folder):
+            # The list is written first: whoever finds the folder knows which fleet was begun in it.
+            write(self.folder / MEMBERS, json.dumps([network.key for network in self.networks]).encode())
+            members = [network.member(device) for network in self.networks]
+            runs = fit_fleet(members, directory=self.folder, progress=progress)
+            records = [network.finish(run, facts) for network, run in zip(self.networks, runs, strict=True)]
+            shutil.rmtree(self.folder)
         return records
 
 
@@ -98,6 +105,21 @@ def fleets(networks: Sequence[Network], size: int, known: Mapping[str, Network] 
     for group in groups.values():
         jobs += [Job("train", tuple(group[i : i + size])) for i in range(0, len(group), size)]
     return jobs
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Inside, the folder is this process's; an error if it is another's, which trains the same networks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however it does
+            except BlockingIOError as error:
+                raise RuntimeError(
+                    f"another run is training these networks, in {folder}: wait for it, or stop it"
+                ) from error
+        yield
 
 
 def place(device: Accelerator) -> str:

@@ -16,6 +16,7 @@ from rich.console import Console
 import pstn.experiment.work as work
 from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
 from pstn.experiment.network import Network
+from pstn.experiment.plan import Plan
 from pstn.experiment.settings import Reproduce
 
 TRIALS = Path(__file__).parent / "trials"
@@ -128,6 +129,17 @@ def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeyp
     assert {r["row"] for r in essence(tmp_path).values()} == {"jitter"}
     go(table, tmp_path)
     assert essence(tmp_path) == essence(done)
+
+
+def test_two_runs_do_not_train_the_same_fleet(table, done, tmp_path):
+    one = replace(table, rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())
+    plan = Plan(one, one.rows[:1], (tmp_path / "runs").absolute(), Results(tmp_path / "none"))
+    (job,) = plan.jobs()
+    with work._held(job.folder), pytest.raises(RuntimeError, match="another run is training these networks"):
+        go(one, tmp_path)
+    assert {r["row"] for r in essence(tmp_path).values()} == {"jitter"}
+    go(one, tmp_path)
+    assert essence(tmp_path) == {key: r for key, r in essence(done).items() if r["row"] in ("fast", "jitter")}
 
 
 def test_a_lost_gpu_ends_the_run_at_once(table, tmp_path, monkeypatch):
