@@ -41,8 +41,9 @@ def fused(tmp_path_factory):
 
 
 def test_results_are_those_of_one_process(finished, tmp_path):
-    go("toy/few_digits", tmp_path, jobs=2)
-    assert essence(tmp_path, "toy/few_digits") == essence(finished, "toy/few_digits")
+    go("toy/few_digits", tmp_path, jobs=2, rows=["cnn", "frozen"])  # one of them starts from the other
+    found, expected = (essence(folder, "toy/few_digits") for folder in (tmp_path, finished))
+    assert found == {key: record for key, record in expected.items() if record["row"] in ("cnn", "frozen")}
 
 
 def test_a_process_that_is_killed_costs_its_own_fleet_alone(fused, tmp_path, monkeypatch):
