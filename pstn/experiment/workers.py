@@ -204,7 +204,8 @@ def _begin(seat: int, reports: Any) -> None:
         reports.cancel_join_thread()  # a process may end with some of it not looked at
         _DISPLAY = Reported(seat, reports)
     # Ctrl-C goes to all processes of a terminal; here it comes once, from the one that gives out jobs.
-    os.setpgrp()
+    if sys.platform != "win32":
+        os.setpgrp()
     if sys.platform == "linux":  # and if that one is killed, this one saves what it has and ends
         import ctypes
 
