@@ -17,7 +17,7 @@ SHAPE, FILTERS = (1, 28, 28), 64
 VALIDATION = 2_000
 PLACES = ("CNN", "C0", "C0 twice", "C1", "DL1", "SL1", "SL01")
 TRAIN = Train(
-    steps=40_000, batch_size=128, lr=1e-3, localizer_lr=0.1, schedule="cosine", warmup=2.0, weight_decay=1e-5, seed=42
+    steps=20_000, batch_size=128, lr=1e-3, localizer_lr=0.1, schedule="cosine", warmup=2.0, weight_decay=1e-5, seed=42
 )
 
 Kind = Literal["point", "student"]

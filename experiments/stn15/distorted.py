@@ -27,7 +27,7 @@ PAPER = Train(
     step_size=50_000 / EPOCH, seed=42,
 )  # fmt: skip
 #: A shorter one: Adam and a cosine, and a slower localizer.
-SHORT = Train(steps=30_000, batch_size=256, lr=1e-3, localizer_lr=0.1, schedule="cosine", warmup=2.0, seed=42)
+SHORT = Train(steps=12_000, batch_size=256, lr=1e-3, localizer_lr=0.1, schedule="cosine", warmup=2.0, seed=42)
 RECIPES = {"R": PAPER, "RTS": SHORT, "P": SHORT, "E": SHORT, "TC": SHORT}
 
 
@@ -88,7 +88,7 @@ TABLE = Table(
     ],
     quick=("R-fcn", "R-cnn", "R-st-cnn-affine", "P-st-fcn-projective", "E-st-cnn-tps", "TC-st-cnn-affine"),
     note="Networks have about 400k parameters, by the width that comes nearest; the paper's widths would give fewer. "
-    "R is trained by the paper's recipe (150,000 steps of SGD without momentum), all others by a shorter one (30,000 "
+    "R is trained by the paper's recipe (150,000 steps of SGD without momentum), all others by a shorter one (12,000 "
     "steps of Adam along a cosine). Digits are distorted anew at every step and once for the 10,000 test digits. "
     "Clothes and kana are not in the paper; KMNIST-7k are the first 7,011 training images.",
 )  # fmt: skip

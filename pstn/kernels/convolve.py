@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pstn.kernels import slide
+from pstn.kernels import contract, slide
 from pstn.kernels.stacked import stacked
+
+#: From which target channels, taps of all source channels, and windows a network has, tensor cores are faster.
+CHANNELS, TAPS, WINDOWS = 16, 32, 4096
+#: The most source channels, and the fewest windows, for which they are faster forward as well.
+SOURCES, FORWARD = 3, 16_384
+#: From how many pixels a window has to itself a gradient is better gathered from windows.
+SPACE = 2.0
+
+
+def _dense(weight: Sequence[int], windows: int) -> bool:
+    """Whether kernels of a shape (M, O, C, KH, KW) are for tensor cores, which round their factors to TF32."""
+    taps = math.prod(weight[2:])
+    return (
+        torch.backends.cudnn.allow_tf32 and weight[1] >= CHANNELS and taps >= TAPS and windows >= WINDOWS
+    )  # fmt: skip
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
-    return slide.slide(_forward_shape(x, weight, bias, *how), x, weight, bias, *how)
+    out = _forward_shape(x, weight, bias, *how)
+    windows = _windows(out)
+    dense = weight.shape[2] <= SOURCES and windows >= FORWARD and _dense(weight.shape, windows)
+    return (contract.contract if dense else slide.slide)(out, x, weight, bias, *how)
 
 
 def _to_input(grad: Tensor, weight: Tensor, size: Sequence[int], stride: Any, padding: Any) -> Tensor:
     out = _to_input_shape(grad, weight, size)
+    apart = max(stride) == 1 and math.prod(size) >= SPACE * math.prod(grad.shape[3:])
+    if apart and _dense(weight.shape, _windows(grad)):
+        return contract.fold(out, grad, weight, padding)
     if max(stride) > 1:  # as if every position had been asked for, and most of them had no slope
         shape = [(n - 1) * s + 1 for n, s in zip(grad.shape[3:], stride, strict=True)]
         spread = grad.new_zeros(*grad.shape[:3], *shape)
@@ -28,7 +51,9 @@ def _to_input(grad: Tensor, weight: Tensor, size: Sequence[int], stride: Any, pa
 
 
 def _to_weight(grad: Tensor, x: Tensor, kernel: Sequence[int], *how: Any) -> Tensor:
-    return slide.to_weight(_to_weight_shape(grad, x, kernel), grad, x, *how)
+    out = _to_weight_shape(grad, x, kernel)
+    dense = _dense(out.shape, _windows(grad))
+    return (contract.to_weight if dense else slide.to_weight)(out, grad, x, *how)
 
 
 def _forward_shape(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
@@ -61,6 +86,11 @@ def _pull_to_weight(grad: Tensor, needs: Sequence[bool], slope: Tensor, x: Tenso
     return to_slope, to_input(slope, grad, x.shape[3:], *how) if needs[1] else None, None, None, None
 
 
+def _windows(images: Tensor) -> int:
+    """Windows that a network has: one a pixel of the images it makes."""
+    return images.shape[1] * math.prod(images.shape[3:])
+
+
 _HOW = "SymInt[] stride, SymInt[] padding"
 _convolve = stacked(
     "convolve", f"(Tensor x, Tensor weight, Tensor? bias, {_HOW}) -> Tensor", _forward, _forward_shape, _pull_forward
@@ -81,7 +111,8 @@ def convolve(
 ) -> Float[Tensor, "m b o oh ow"]:  # fmt: skip
     """What ``conv2d`` gives for each of M networks; derivatives of every order.
 
-    Sums are of float32 and in an order that does not depend on the other networks.
+    Sums are of float32 and in an order that does not depend on the other networks. Factors are rounded to TF32 where
+    tensor cores multiply them, and ``torch.backends.cudnn.allow_tf32`` is true.
 
     Arguments:
         x: Each network's images, float32, on a GPU, with any strides.

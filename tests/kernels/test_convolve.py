@@ -7,9 +7,9 @@ from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pstn import kernels
+from pstn.kernels import contract, slide
 from pstn.kernels import convolve as fused
 from pstn.kernels import pool as pooling
-from pstn.kernels import slide
 from pstn.train.fleet.convolve import Products
 
 #: channels in and out, size, kernel, stride, padding
@@ -50,9 +50,25 @@ def close(found, expected):
         assert (a - b).abs().max() <= 2e-6 * b.abs().max()
 
 
+@pytest.fixture
+def dense(monkeypatch):
+    """Everything goes to the kernels for tensor cores, whose factors the interpreter does not round."""
+    for name in ("CHANNELS", "TAPS", "WINDOWS", "FORWARD", "SPACE"):
+        monkeypatch.setattr(fused, name, 0)
+    monkeypatch.setattr(fused, "SOURCES", 99)
+    monkeypatch.setattr(fused, "slide", None)
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients_are_those_of_torch(name):
+@pytest.mark.parametrize("cores", ["plain", "tensor"])
+def test_values_and_gradients_are_those_of_torch(name, cores, request):
     inputs, *how = problem(name)
+    if cores == "tensor" and max(how[0]) == 1:
+        request.getfixturevalue("dense")
+    elif cores == "tensor":  # to images with a stride there is one way
+        slow = fused.slide
+        request.getfixturevalue("dense")
+        request.getfixturevalue("monkeypatch").setattr(fused, "slide", slow)
     exact = [value.detach().double().requires_grad_() for value in inputs]
     out, expected = fused.convolve(*inputs, *how), truth(*exact, *how)
     direction = torch.randn_like(out)
@@ -85,6 +101,40 @@ def test_many_positions_are_summed_in_parts(monkeypatch):
     out = truth(x.double(), weight, None, (1, 1), (0, 0))
     close([found], torch.autograd.grad(out, weight, slope.double()))
     assert torch.equal(found[:1], fused.to_weight(slope[:1], x[:1], (3, 3), (1, 1), (0, 0)))
+
+
+def test_tensor_cores_sum_in_parts_and_take_any_strides(dense, monkeypatch):
+    monkeypatch.setattr(contract, "FEWEST", 64)
+    x = torch.randn(2, 8, 9, 3, 20).permute(0, 4, 3, 2, 1)  # (2, 20, 3, 9, 8), of which no axis is in order
+    weight = torch.randn(2, 3, 2, 3, 18).permute(0, 4, 1, 3, 2)
+    slope = torch.randn(2, 20, 18, 7, 1).expand(-1, -1, -1, -1, 7)
+    exact = [value.double().detach().requires_grad_() for value in (x, weight)]
+    out = truth(*exact, None, (1, 1), (0, 0))
+    found = fused.convolve(x, weight, None, (1, 1), (0, 0))
+    close([found], [out])
+    ways = (
+        fused.to_input(slope, weight, (9, 8), (1, 1), (0, 0)),
+        fused.to_weight(slope, x, (3, 2), (1, 1), (0, 0)),
+    )
+    close(ways, torch.autograd.grad(out, exact, slope.double()))
+    for way, alone in zip(
+        (found, *ways),
+        (
+            fused.convolve(x[1:], weight[1:], None, (1, 1), (0, 0)),
+            fused.to_input(slope[1:], weight[1:], (9, 8), (1, 1), (0, 0)),
+            fused.to_weight(slope[1:], x[1:], (3, 2), (1, 1), (0, 0)),
+        ),
+        strict=True,
+    ):
+        assert torch.equal(way[1:], alone), "it does not depend on the company"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_tensor_cores_are_for_those_who_allow_them(monkeypatch, allowed):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    assert fused._dense((10, 32, 1, 9, 9), 100_000) is allowed
+    assert not fused._dense((10, 32, 1, 9, 9), 1000), "a few windows are quicker without"
+    assert not fused._dense((10, 10, 1, 9, 9), 100_000), "so are a few channels"
 
 
 @pytest.mark.parametrize("name", ["stride and padding", "a line"])

@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from pstn import STN
+from pstn.kernels.exactness import as_convolved
 from pstn.train.fleet import convolve
 from pstn.train.fleet.convolve import Products
-from pstn.train.fleet.lane import as_convolved, recording_stream
+from pstn.train.fleet.lane import recording_stream
 from pstn.train.fleet.stack import Stack, Unit
 
 
@@ -67,9 +68,9 @@ def test_large_convolutions_are_noticed(width, large, monkeypatch):
 
 #: batch, channels in and out, side, kernel: where to copy windows out pays
 PAYS = {
-    "many channels, few windows": ((256, 32, 32, 10, 7), True),
     "many channels": ((64, 32, 64, 12, 5), True),
-    "many taps": ((256, 1, 32, 28, 9), True),
+    "not so many": ((256, 32, 32, 10, 7), False),
+    "data": ((256, 1, 64, 28, 9), False),
     "few channels": ((64, 1, 16, 96, 7), False),
     "few images": ((8, 10, 20, 12, 5), False),
     "almost as many windows as pixels": ((64, 16, 31, 45, 7), False),

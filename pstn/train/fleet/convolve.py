@@ -18,9 +18,9 @@ _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _POOLS = (torch.max_pool1d, torch.max_pool2d, F.max_pool1d, F.max_pool2d)
 #: What the kernels are made for: the most products of channels, and the longest side.
 CHANNELS, SIDE = 2048, 11
-#: From how many numbers in its windows, a network and batch, a convolution may be better off as a product, how often
-#: the kernels may then go over each, and the same for kernels of so many taps that a thread has few sums at once.
-MANY, OFTEN, LONG, SELDOM = 500_000, 120, 64, 60
+#: From how many numbers in its windows, a network and batch, and from how many channels, a convolution of more than a
+#: few channels is better off as a product.
+MANY, WIDE, FEW = 500_000, 48, 3
 #: The most numbers to copy out.
 MOST = 2**26
 #: The rows of a matrix product that a gradient sums one after the other.
@@ -152,17 +152,12 @@ def _small(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int]
 def _costly(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> bool:
     """Whether to copy the windows out is less than what the kernels do with each of their numbers.
 
-    They go over it once a channel: forward, for the weights, and for the gradient to the images, for which every pixel
-    has a whole window, though there may be many more pixels than windows. Up to three channels are taken for data,
-    which have no gradient: a stacked tensor does not tell.
+    They go over it once a channel.
     """
-    area = math.prod(x.shape[2:])
     sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, strict=True)
     windows = math.prod((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
-    taps = math.prod(weight.shape[2:])
-    numbers = x.shape[0] * windows * weight.shape[1] * taps
-    passes = weight.shape[0] * (2 + (area / windows if weight.shape[1] > 3 else 0))
-    return MANY <= numbers <= MOST and passes >= (OFTEN if taps < LONG else SELDOM)
+    numbers = x.shape[0] * windows * math.prod(weight.shape[1:])
+    return weight.shape[1] > FEW and weight.shape[0] >= WIDE and MANY <= numbers <= MOST
 
 
 def _each(value: int | Sequence[int], k: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pstn.kernels.exactness import as_convolved
 from pstn.train.fleet.noise import Request
 from pstn.train.fleet.optimizer import KNOBS
 
@@ -163,22 +164,6 @@ def recording_stream(device: torch.device) -> torch.cuda.Stream:
 @cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
-
-
-@contextmanager
-def as_convolved() -> Iterator[None]:
-    """Inside, matrix products are as exact as convolutions: in TF32 where torch lets cuDNN use it, as it is by default.
-
-    Products that stand in for convolutions are not to be slower than these, and need not be more exact. The setting is
-    the whole process's, and what is recorded keeps it.
-    """
-    before = torch.get_float32_matmul_precision()
-    if before == "highest" and torch.backends.cudnn.allow_tf32:
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
