@@ -123,16 +123,18 @@ def fold_kernel(
     y = rest // TARGET[2]
     column = rest % TARGET[2]
     SIZE: tl.constexpr = SOURCE[1] * SOURCE[2]
+    KH: tl.constexpr = KERNEL[0]
+    KW: tl.constexpr = KERNEL[1]
     pictures = count // (TARGET[0] * TARGET[1] * TARGET[2])
     windows += m * (TARGET[0] * KERNEL[0] * KERNEL[1] * SIZE) * pictures
     windows += c.to(tl.int64) * (KERNEL[0] * KERNEL[1] * SIZE) * pictures + b * SIZE
     total = tl.zeros((WIDE,), tl.float32)
-    for j in tl.static_range(KERNEL[0]):
+    for j in tl.static_range(KH):
         row = y + (PADDING[0] - j)
-        for i in tl.static_range(KERNEL[1]):
+        for i in tl.static_range(KW):
             at = column + (PADDING[1] - i)
             there = (n < count) & (row >= 0) & (row < SOURCE[1]) & (at >= 0) & (at < SOURCE[2])
-            spot = (j * KERNEL[1] + i) * SIZE * pictures + row * SOURCE[2] + at
+            spot = (j * KW + i) * SIZE * pictures + row * SOURCE[2] + at
             total += tl.load(windows + spot, mask=there, other=0.0)
     spot = b * O_STRIDES[0] + c * O_STRIDES[1] + y * O_STRIDES[2] + column * O_STRIDES[3]
     tl.store(out + m * o_step + spot, total, mask=n < count)
