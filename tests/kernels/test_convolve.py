@@ -159,7 +159,7 @@ def test_only_what_is_asked_for_is_computed(monkeypatch):
 
 @pytest.mark.parametrize("dims", [(0, 0, 0), (None, 0, 0), (0, None, None), (1, 2, 0)])
 def test_vmap_of_grad_is_a_loop(dims):
-    (x, weight, bias), *how = problem("stride and padding", count=1)
+    (x, weight, bias), *how = problem("a line", count=1)
     every = [
         torch.stack([value.detach() + i for i in range(3)], dim=d or 0)
         for value, d in zip((x, weight, bias), dims, strict=True)

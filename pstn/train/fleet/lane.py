@@ -23,7 +23,7 @@ STEPS, NUMBERS = 64, 2**21
 #: Steps on a CPU from which it pays to write one down, which takes as long as so many lose by not being written down.
 PATIENCE = 300
 #: Steps on a GPU from which it pays to have the operations of one compiled into fewer, which takes half a minute.
-ENDURANCE = 20_000
+ENDURANCE = 10_000
 
 
 class Lane:
