@@ -127,18 +127,20 @@ def _middle(result: Result) -> Mapping[str, Any]:
     return result.chosen[middle_run(errors)]["test"]
 
 
-def aligned(data: str) -> Callable[[Sequence[Result]], Figure]:
+def aligned(data: str) -> Callable[[Sequence[Result]], Figure | None]:
     """Figure 5: the first test digits as they are shown, and as each network turns, shifts or scales them."""
 
-    def draw(results: Sequence[Result]) -> Figure:
+    def draw(results: Sequence[Result]) -> Figure | None:
         shown = [r for r in results if r.row.tags["data"] == data and r.chosen and "examples" in r.chosen[0]["test"]]
-        lines = [("input", _middle(shown[0])["examples"][0])] if shown else []
+        if not shown:
+            return None
+        lines = [("input", _middle(shown[0])["examples"][0])]
         lines += [(str(result.row.tags["network"]), _middle(result)["examples"][1]) for result in shown]
-        figure = matplotlib_figure()(figsize=(0.9 * EXAMPLES + 0.9, 0.9 * max(len(lines), 1)), layout="constrained")
-        panels = figure.subplots(max(len(lines), 1), EXAMPLES, squeeze=False)
+        figure = matplotlib_figure()(figsize=(0.9 * EXAMPLES + 0.9, 0.9 * len(lines)), layout="constrained")
+        panels = figure.subplots(len(lines), EXAMPLES, squeeze=False)
         for panel in panels.flat:
             panel.set(xticks=[], yticks=[])
-        for across, (label, texts) in zip(panels, lines, strict=False):
+        for across, (label, texts) in zip(panels, lines, strict=True):
             across[0].set_ylabel(label, fontsize=7)
             for panel, text in zip(across, texts, strict=False):
                 panel.imshow(pixels(text), cmap="gray_r", vmin=0, vmax=1)

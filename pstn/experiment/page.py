@@ -34,8 +34,13 @@ def render(comparison: Comparison, folder: Path = Path("docs/results")) -> Path:
         parts += [shown_table.markdown(), *([shown_table.note] if shown_table.note else [])]
     if comparison.results:
         for name, draw in table.figures.items():
-            write(folder / f"{stem}-{name}.svg", _svg(draw, comparison.results))
-            parts.append(f"![{name}]({stem}-{name}.svg)")
+            path = folder / f"{stem}-{name}.svg"
+            picture = _svg(draw, comparison.results)
+            if picture is None:
+                path.unlink(missing_ok=True)
+            else:
+                write(path, picture)
+                parts.append(f"![{name}]({path.name})")
     path = folder / f"{stem}.md"
     write(path, ("\n\n".join(parts) + "\n").encode())
     return path
@@ -76,7 +81,7 @@ def against(
     return draw
 
 
-def _svg(draw: Callable[[Sequence[Result]], Figure], results: Sequence[Result]) -> bytes:
+def _svg(draw: Callable[[Sequence[Result]], Figure | None], results: Sequence[Result]) -> bytes | None:
     """A figure as SVG, the same bytes for the same figure, on white: a page on the web has any background."""
     matplotlib_figure()
     import matplotlib as mpl
@@ -85,7 +90,10 @@ def _svg(draw: Callable[[Sequence[Result]], Figure], results: Sequence[Result]) 
 
     file = io.BytesIO()
     with mpl.rc_context({**theme(), "savefig.facecolor": "white"}):
-        draw(results).savefig(file, format="svg", metadata={"Date": None})
+        figure = draw(results)
+        if figure is None:
+            return None
+        figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
 
 

@@ -53,7 +53,8 @@ class Table:
         rows: The rows.
         metrics: The scores to show; the first is the one that is compared with the paper.
         claims: What the paper says of its rows, to be tested.
-        figures: Functions that draw from the rows' results, by the name of the picture.
+        figures: Functions that draw from the rows' results, by the name of the picture; None where there is nothing to
+            draw.
         quick: Names of the rows that a quick look takes; the first few by default.
         fleet: How many networks are trained together at most. Their last digits depend on it.
         note: What to know beside the table.
@@ -64,7 +65,7 @@ class Table:
     rows: Sequence[Experiment]
     metrics: Sequence[str] = ("accuracy", "nll", "ece")
     claims: Sequence[Claim] = ()
-    figures: Mapping[str, Callable[[Sequence[Any]], Figure]] = field(default_factory=dict)
+    figures: Mapping[str, Callable[[Sequence[Any]], Figure | None]] = field(default_factory=dict)
     quick: Sequence[str] = ()
     fleet: int = 100
     note: str = ""

@@ -54,6 +54,15 @@ def test_a_page_is_the_same_each_time_and_has_its_figures(table, done):
         assert words in text
 
 
+def test_a_figure_that_has_nothing_to_draw_is_left_out(table, done):
+    table = replace(table, figures={**table.figures, "empty": lambda results: None})
+    comparison = compare(table, results=done / "results")
+    page = render(comparison, done / "pages")
+    (old := page.parent / "toy-few_digits-empty.svg").write_text("of an earlier state")
+    assert "empty" not in render(comparison, done / "pages").read_text()
+    assert not old.exists()
+
+
 @pytest.mark.parametrize(
     ("ours", "more", "verdict"),
     [((0.9, 0.91), True, "confirmed"), ((0.9, 0.91), False, "refuted"), ((0.5, 0.51), True, "refuted"),
