@@ -28,7 +28,9 @@ PAPER = Train(
 )  # fmt: skip
 #: A shorter one: Adam and a cosine, and a slower localizer.
 SHORT = Train(steps=12_000, batch_size=256, lr=1e-3, localizer_lr=0.1, schedule="cosine", warmup=2.0, seed=42)
-RECIPES = {"R": PAPER, "RTS": SHORT, "P": SHORT, "E": SHORT, "TC": SHORT}
+#: The same at higher rates, which do better on 10,000 training digits that are held out.
+FASTER = replace(SHORT, lr=3e-3, localizer_lr=0.3)
+RECIPES = {"R": PAPER, "RTS": SHORT, "P": SHORT, "E": SHORT, "TC": FASTER}
 
 
 def rows(data: str) -> list[Experiment]:
@@ -46,6 +48,8 @@ def rows(data: str) -> list[Experiment]:
                 row(f"{data}-{network.lower()}{which}", shown, model=model, paper=error(value), tags=tags, **usual)
             )
     (line,) = [each for each in made if each.name == f"{data}-st-cnn-affine"]
+    if RECIPES[data] is PAPER:
+        made += [short(each, "extra" if each is line else "best") for each in made]
     usual["paper"], usual["line"] = line.paper, line.line
     ways: tuple[tuple[str, str, Posterior, dict[str, Any]], ...] = (
         ("pstn", "extra", StudentT(), {"kl_weight": 3e-5}),
@@ -54,9 +58,17 @@ def rows(data: str) -> list[Experiment]:
     for name, column, posterior, settings in ways:
         words = "P-ST-CNN, affine" + (", learned spread" if name == "learned" else "")
         model = partial(nets.distorted, "ST-CNN", shape, "affine", posterior=posterior)
-        own = {"column": column, "tags": {"data": data, "network": words}, "train": replace(RECIPES[data], **settings)}
+        train = replace(FASTER if data == "R" else RECIPES[data], **settings)
+        own = {"column": column, "tags": {"data": data, "network": words}, "train": train}
         made.append(row(f"{data}-{name}", f"{words}, {data}", model=model, **{**usual, **own}))
     return made
+
+
+def short(full: Experiment, column: str) -> Experiment:
+    """The same row by the shorter recipe."""
+    tags = {**full.tags, "data": f"{full.tags['data']}-short"}
+    return replace(full, name=f"{full.name}-short", label=f"{full.label}, 12,000 steps", train=FASTER, column=column,
+                   tags=tags)  # fmt: skip
 
 
 def others() -> list[Experiment]:
@@ -88,7 +100,9 @@ TABLE = Table(
     ],
     quick=("R-fcn", "R-cnn", "R-st-cnn-affine", "P-st-fcn-projective", "E-st-cnn-tps", "TC-st-cnn-affine"),
     note="Networks have about 400k parameters, by the width that comes nearest; the paper's widths would give fewer. "
-    "R is trained by the paper's recipe (150,000 steps of SGD without momentum), all others by a shorter one (12,000 "
-    "steps of Adam along a cosine). Digits are distorted anew at every step and once for the 10,000 test digits. "
-    "Clothes and kana are not in the paper; KMNIST-7k are the first 7,011 training images.",
+    "R is trained by the paper's recipe (150,000 steps of SGD; it says nothing of momentum, and here is none) and by a "
+    "shorter one, as are the others: 12,000 steps of Adam along a cosine, on R and TC at thrice the learning rate, "
+    "which is better on held-out training digits. Digits are distorted anew at every step and once for the 10,000 test "
+    "digits. Corners of P move by 5 of 28 pixels, as the text has it; errors several times the paper's suggest that it "
+    "means less. Clothes and kana are not in the paper; KMNIST-7k are the first 7,011 training images.",
 )  # fmt: skip
