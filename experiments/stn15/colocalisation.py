@@ -171,7 +171,8 @@ TABLE = Table(
     "digit has which is lost in the copy at hand. Digits are MNIST's test digits, descriptions those of a CNN trained "
     "on the training digits, all three layers together. The transformer has the paper's localizer and loss, with "
     "descriptions of length 1; its window moves by the gradient through the crop, and windows that show nothing have "
-    "less loss than digits that differ: it zooms out until it sees none. The posterior weighs all windows of the true size, four pixels apart; the "
+    "less loss than digits that differ: it zooms out until it sees none. The posterior weighs all windows of the true "
+    "size, four pixels apart; the "
     "paper's transformer has to find the size as well. Each is compared with windows of other pictures, drawn from "
     "their posteriors, and with the most similar of sixteen crops from elsewhere in the same picture. Its settings "
     "were chosen on training digits that the encoder had not seen.",
