@@ -103,6 +103,5 @@ TABLE = Table(
     "R is trained by the paper's recipe (150,000 steps of SGD; it says nothing of momentum, and here is none) and by a "
     "shorter one, as are the others: 12,000 steps of Adam along a cosine, on R and TC at thrice the learning rate, "
     "which is better on held-out training digits. Digits are distorted anew at every step and once for the 10,000 test "
-    "digits. Corners of P move by 5 of 28 pixels, as the text has it; errors several times the paper's suggest that it "
-    "means less. Clothes and kana are not in the paper; KMNIST-7k are the first 7,011 training images.",
+    "digits. Clothes and kana are not in the paper; KMNIST-7k are the first 7,011 training images.",
 )  # fmt: skip
