@@ -110,8 +110,11 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
             waiting += [(plan, job) for job in found]
             for job in found:
                 shown[plan].expect(job)
-        if workers.at_once > 1:  # what takes longest first, or the end of it is waited for by all others
-            waiting.sort(key=lambda pair: pair[1].steps, reverse=True)
+        # Tests first: they are short, and what they finish is recorded. Then, where there are several workers, what
+        # takes longest, or its end is waited for by all others.
+        several = workers.at_once > 1
+        waiting.sort(key=lambda pair: (pair[1].kind == "test", several * pair[1].steps), reverse=True)
+        news = False
         for plan, job in list(waiting):
             if len(running) == workers.at_once:
                 break
@@ -120,11 +123,14 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
             if paths & taken:  # by another table, which has the same network: look again once there is news
                 plan.close(job, [])
                 shown[plan].expect(job, -1)
+                news |= any(plan.record(network) for network in job.networks)
                 continue
             taken |= paths
             running[job] = plan
             workers.start(job, plans[plan])
         if not running:
+            if news:
+                continue
             break
         job, outcome = workers.finish()
         plan = running.pop(job)

@@ -142,6 +142,16 @@ def test_two_runs_do_not_train_the_same_fleet(table, done, tmp_path):
     assert essence(tmp_path) == {key: r for key, r in essence(done).items() if r["row"] in ("fast", "jitter")}
 
 
+def test_a_row_is_measured_before_the_next_is_trained(table, tmp_path, capsys):
+    """Whoever stops a long run has what it finished."""
+    slower = replace(table.rows[0], name="slower", train=replace(table.rows[0].train, batch_size=5))
+    go(Table("toy/two", "Two", [table.rows[0], slower]), tmp_path, console=Console(width=200))
+    told = [line.split(": ")[1] for line in capsys.readouterr().out.splitlines() if " done (" in line]
+    assert [line.rsplit(" done", 1)[0] for line in told] == [
+        "training 2 of cnn", "testing 2 of cnn", "training 2 of slower", "testing 2 of slower"
+    ]  # fmt: skip
+
+
 def test_a_lost_gpu_ends_the_run_at_once(table, tmp_path, monkeypatch):
     asked, real = [], Network.member
 
@@ -168,6 +178,16 @@ def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_
     first, again = essence(tmp_path), essence(tmp_path, "toy/again")
     assert again == {key: first[key] for key in again}
     assert {r["row"] for r in again.values()} == {"fast", "jitter"}
+
+
+def test_a_network_of_two_tables_that_fails_is_not_tried_for_ever(table, tmp_path, monkeypatch):
+    def member(network, device):
+        raise MemoryError("too fast")
+
+    monkeypatch.setattr(Network, "member", member)
+    options = {"device": "cpu", "runs": tmp_path / "runs", "results": tmp_path / "results", "rows": ["fast"]}
+    with pytest.raises(MemoryError, match="too fast"):
+        run_all([table, replace(table, id="toy/again")], **options)
 
 
 def test_settings_are_chosen_after_short_trials_and_the_chosen_trained_in_full(table, tmp_path):
