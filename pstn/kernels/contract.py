@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pstn.kernels.exactness import as_convolved
-from pstn.kernels.slide import NUMBERS, TENSORS, split
+from pstn.kernels.slide import NUMBERS, TENSORS, _checks, split
 
 #: The most channels of a tile, its pixels, the taps of a piece, a program's warps, and the pieces under way.
 TALL, WIDE, DEEP, WARPS, STAGES = 64, 256, 32, 8, 2
@@ -144,13 +144,6 @@ def _tile(channels: int, most: int) -> int:
     return max(16, min(most, triton.next_power_of_2(channels)))
 
 
-def _checks(source: Sequence[int], target: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
-            padding: Sequence[int]) -> tuple[bool, ...]:  # fmt: skip
-    """Whether windows reach beyond the source, down and across."""
-    axes = zip(source[1:], target[1:], kernel, stride, padding, strict=True)
-    return tuple(p > 0 or (n - 1) * s + k - p > size for size, n, k, s, p in axes)
-
-
 def contract(
     out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]
 ) -> Tensor:
@@ -175,7 +168,7 @@ def contract(
         contract_kernel[(triton.cdiv(count, WIDE), triton.cdiv(target[0], tall), len(x))](
             out, x, flat, bias, count, out.stride(0), x.stride(0), flat.stride(0), shift[0], out.stride()[1:],
             x.stride()[1:], shift[1], source, target, kernel, tuple(stride), tuple(padding),
-            _checks(source, target, kernel, stride, padding), tall, WIDE, DEEP, num_warps=WARPS, num_stages=STAGES,
+            _checks(source, target, kernel, stride, padding, 1), tall, WIDE, DEEP, num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -190,7 +183,7 @@ def to_weight(out: Tensor, grad: Tensor, x: Tensor, stride: Sequence[int], paddi
     with torch.cuda.device_of(x):
         contract_to_weight_kernel[(parts, triton.cdiv(target[0], tall) * triton.cdiv(taps, W_WIDE), len(x))](
             sums, grad, x, count, parts, grad.stride(0), x.stride(0), grad.stride()[1:], x.stride()[1:],
-            source, target, kernel, tuple(stride), tuple(padding), _checks(source, target, kernel, stride, padding),
+            source, target, kernel, tuple(stride), tuple(padding), _checks(source, target, kernel, stride, padding, 1),
             length, tall, W_WIDE, W_DEEP, num_warps=W_WARPS, num_stages=W_STAGES,
         )  # fmt: skip
     return out if parts == 1 else torch.sum(sums, 1, out=out)

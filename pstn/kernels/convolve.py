@@ -24,9 +24,7 @@ SPACE = 2.0
 def _dense(weight: Sequence[int], windows: int) -> bool:
     """Whether kernels of a shape (M, O, C, KH, KW) are for tensor cores, which round their factors to TF32."""
     taps = math.prod(weight[2:])
-    return (
-        torch.backends.cudnn.allow_tf32 and weight[1] >= CHANNELS and taps >= TAPS and windows >= WINDOWS
-    )  # fmt: skip
+    return torch.backends.cudnn.allow_tf32 and weight[1] >= CHANNELS and taps >= TAPS and windows >= WINDOWS
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
