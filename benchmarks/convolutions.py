@@ -17,6 +17,8 @@ from benchmarks.timing import device_ms
 from pstn.bench import script
 from pstn.kernels import contract, library, slide
 from pstn.kernels import convolve as fused
+from pstn.kernels.exactness import as_convolved
+from pstn.train.fleet.convolve import convolve as products
 
 DEVICES = ("cuda",)
 SEED = 0
@@ -60,7 +62,7 @@ TRIED = 4096
 
 def problem(case):
     """Images, kernels and slopes."""
-    m, b, c, size, o, kernel, padding = case
+    m, b, c, size, o, kernel, _ = case
     x, weight = torch.randn(m, b, c, *size, device="cuda"), torch.randn(m, o, c, *kernel, device="cuda")
     out = [n + 2 * p - k + 1 for n, k, p in zip(size, kernel, around(case), strict=True)]
     return x, weight, torch.randn(m, b, o, *out, device="cuda")
@@ -77,9 +79,16 @@ def grouped(x, weight, slope, padding):
     return out, *torch.autograd.grad(out, (x, weight), slope)
 
 
+def multiplied(x, weight, slope, padding):
+    """The same with the windows copied out, as matrix products."""
+    with as_convolved():
+        out = vmap(lambda x, w: products(x, w, None, (1, 1), padding))(x, weight)
+        return out, *torch.autograd.grad(out, (x, weight), slope)
+
+
 def ways(case):
     """What there is to choose from, by name and job: functions of images, kernels and slopes."""
-    m, _, c, size, o, kernel, _ = case
+    _, _, c, _, o, kernel, _ = case
     how = (1, 1), around(case)
     back = (1, 1), tuple(k - 1 - p for k, p in zip(kernel, how[1], strict=True))
     found = {
@@ -135,6 +144,7 @@ def rows(device, quick):
         x, weight = (value.clone().requires_grad_() for value in inputs[:2])
         peer = device_ms(lambda g: grouped(x, weight, g, around(case)), [inputs[2:], inputs[2:]], repeats, calls)  # noqa: B023
         work = 6 * inputs[2].numel() * inputs[1][0, 0].numel()
+        copied = device_ms(lambda g: multiplied(x, weight, g, around(case)), [inputs[2:], inputs[2:]], repeats, calls)  # noqa: B023
         yield {
             "case": name,
             "shape": case,
@@ -142,6 +152,7 @@ def rows(device, quick):
             "ours": ours,
             "milliseconds": sum(ours.values()),
             "peer": peer,
+            "products": copied,
             "ratio": peer / sum(ours.values()),
             "want": None,
             "flops_per_s": work / sum(ours.values()) * 1e3,
@@ -160,6 +171,7 @@ COLUMNS = {
     "networks, pictures, kernels": _shape,
     "ours, ms": lambda r: f"{r['milliseconds']:.2f}",
     "TFLOP/s": lambda r: f"{r['flops_per_s'] / 1e12:.0f}",
+    "products, ms": lambda r: f"{r['products']:.2f}",
     "`vmap`, ms": lambda r: f"{r['peer']:.2f}",
     "ratio": lambda r: f"**{r['ratio']:.1f}×**",
     "error": lambda r: f"{max(r['errors']):.0e}",

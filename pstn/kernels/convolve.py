@@ -10,13 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pstn.kernels import contract, slide
+from pstn.kernels import contract, library, slide
 from pstn.kernels.stacked import stacked
 
 #: From which target channels, taps of all source channels, and windows a network has, tensor cores are faster.
 CHANNELS, TAPS, WINDOWS = 16, 32, 4096
 #: The most source channels, and the fewest windows, for which they are faster forward as well.
 SOURCES, FORWARD = 3, 16_384
+#: From how many products of channels the library is faster, network by network.
+MANY = 2048
 #: From how many pixels a window has to itself a gradient is better gathered from windows.
 SPACE = 2.0
 
@@ -27,8 +29,15 @@ def _dense(weight: Sequence[int], windows: int) -> bool:
     return torch.backends.cudnn.allow_tf32 and weight[1] >= CHANNELS and taps >= TAPS and windows >= WINDOWS
 
 
+def _large(weight: Sequence[int]) -> bool:
+    """Whether kernels of a shape (M, O, C, KH, KW) are for the library."""
+    return weight[1] * weight[2] > MANY
+
+
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
     out = _forward_shape(x, weight, bias, *how)
+    if _large(weight.shape):
+        return library.forward(out, x, weight, bias, *how)
     windows = _windows(out)
     dense = weight.shape[2] <= SOURCES and windows >= FORWARD and _dense(weight.shape, windows)
     return (contract.contract if dense else slide.slide)(out, x, weight, bias, *how)
@@ -36,6 +45,8 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tenso
 
 def _to_input(grad: Tensor, weight: Tensor, size: Sequence[int], stride: Any, padding: Any) -> Tensor:
     out = _to_input_shape(grad, weight, size)
+    if _large(weight.shape):
+        return library.to_input(out, grad, weight, stride, padding)
     apart = max(stride) == 1 and math.prod(size) >= SPACE * math.prod(grad.shape[3:])
     if apart and _dense(weight.shape, _windows(grad)):
         return contract.fold(out, grad, weight, padding)
@@ -50,6 +61,8 @@ def _to_input(grad: Tensor, weight: Tensor, size: Sequence[int], stride: Any, pa
 
 def _to_weight(grad: Tensor, x: Tensor, kernel: Sequence[int], *how: Any) -> Tensor:
     out = _to_weight_shape(grad, x, kernel)
+    if _large(out.shape):
+        return library.to_weight(out, grad, x, *how)
     dense = _dense(out.shape, _windows(grad))
     return (contract.to_weight if dense else slide.to_weight)(out, grad, x, *how)
 
