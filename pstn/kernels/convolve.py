@@ -10,61 +10,48 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pstn.kernels import contract, library, slide
+from pstn.kernels import halves, slide
 from pstn.kernels.stacked import stacked
 
-#: From which target channels, taps of all source channels, and windows a network has, tensor cores are faster.
-CHANNELS, TAPS, WINDOWS = 16, 32, 4096
-#: The most source channels, and the fewest windows, for which they are faster forward as well.
-SOURCES, FORWARD = 3, 16_384
-#: From how many products of channels the library is faster, network by network.
-MANY = 2048
-#: From how many pixels a window has to itself a gradient is better gathered from windows.
-SPACE = 2.0
+#: From how many target channels, taps of all source channels, and products a network has to sum, tensor cores are
+#: faster.
+CHANNELS, TAPS, PRODUCTS = 16, 64, 30_000_000
 
 
-def _dense(weight: Sequence[int], windows: int) -> bool:
-    """Whether kernels of a shape (M, O, C, KH, KW) are for tensor cores, which round their factors to TF32."""
-    taps = math.prod(weight[2:])
-    return torch.backends.cudnn.allow_tf32 and weight[1] >= CHANNELS and taps >= TAPS and windows >= WINDOWS
+def dense(weight: Sequence[int], windows: int) -> bool:
+    """Whether so many windows with kernels of a shape (O, C, KH, KW) are for tensor cores, which round their factors.
 
-
-def _large(weight: Sequence[int]) -> bool:
-    """Whether kernels of a shape (M, O, C, KH, KW) are for the library."""
-    return weight[1] * weight[2] > MANY
+    Only where torch lets a library's convolutions round them likewise, as it does by default.
+    """
+    taps = math.prod(weight[1:])
+    enough = weight[0] >= CHANNELS and taps >= TAPS and windows * weight[0] * taps >= PRODUCTS
+    return enough and torch.backends.cudnn.allow_tf32
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
     out = _forward_shape(x, weight, bias, *how)
-    if _large(weight.shape):
-        return library.forward(out, x, weight, bias, *how)
-    windows = _windows(out)
-    dense = weight.shape[2] <= SOURCES and windows >= FORWARD and _dense(weight.shape, windows)
-    return (contract.contract if dense else slide.slide)(out, x, weight, bias, *how)
+    way = halves.forward if dense(weight.shape[1:], _windows(out)) else slide.slide
+    return way(out, x, weight, bias, *how)
 
 
 def _to_input(grad: Tensor, weight: Tensor, size: Sequence[int], stride: Any, padding: Any) -> Tensor:
     out = _to_input_shape(grad, weight, size)
-    if _large(weight.shape):
-        return library.to_input(out, grad, weight, stride, padding)
-    apart = max(stride) == 1 and math.prod(size) >= SPACE * math.prod(grad.shape[3:])
-    if apart and _dense(weight.shape, _windows(grad)):
-        return contract.fold(out, grad, weight, padding)
+    for_cores = dense(weight.shape[1:], _windows(grad))
     if max(stride) > 1:  # as if every position had been asked for, and most of them had no slope
         shape = [(n - 1) * s + 1 for n, s in zip(grad.shape[3:], stride, strict=True)]
         spread = grad.new_zeros(*grad.shape[:3], *shape)
         spread[..., :: stride[0], :: stride[1]] = grad
         grad = spread
+    if for_cores:
+        return halves.to_input(out, grad, weight, padding)
     around = [k - 1 - p for k, p in zip(weight.shape[3:], padding, strict=True)]
     return slide.slide(out, grad, weight, None, (1, 1), around, turned=True)
 
 
 def _to_weight(grad: Tensor, x: Tensor, kernel: Sequence[int], *how: Any) -> Tensor:
     out = _to_weight_shape(grad, x, kernel)
-    if _large(out.shape):
-        return library.to_weight(out, grad, x, *how)
-    dense = _dense(out.shape, _windows(grad))
-    return (contract.to_weight if dense else slide.to_weight)(out, grad, x, *how)
+    way = halves if dense(out.shape[1:], _windows(grad)) else slide
+    return way.to_weight(out, grad, x, *how)
 
 
 def _forward_shape(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
@@ -122,8 +109,9 @@ def convolve(
 ) -> Float[Tensor, "m b o oh ow"]:  # fmt: skip
     """What ``conv2d`` gives for each of M networks; derivatives of every order.
 
-    Sums are of float32 and in an order that does not depend on the other networks. Factors are rounded to TF32 where
-    tensor cores multiply them, and ``torch.backends.cudnn.allow_tf32`` is true.
+    Sums are of float32 and in an order that does not depend on the other networks. Where tensor cores multiply them,
+    factors are rounded to TF32's digits; they do if there is enough to do for them, and
+    ``torch.backends.cudnn.allow_tf32`` is true.
 
     Arguments:
         x: Each network's images, float32, on a GPU, with any strides.

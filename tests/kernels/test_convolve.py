@@ -7,8 +7,8 @@ from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pstn import kernels
-from pstn.kernels import contract, slide
 from pstn.kernels import convolve as fused
+from pstn.kernels import halves, slide
 from pstn.kernels import pool as pooling
 from pstn.train.fleet.convolve import Products
 
@@ -23,6 +23,9 @@ CASES = {
     "more channels than a program keeps": (3, 18, (4, 3), (2, 1), (1, 1), (0, 0)),
     "more taps than a program keeps": (1, 2, (13, 12), (11, 11), (1, 1), (0, 0)),
     "the kernel covers all": (2, 3, (4, 5), (4, 5), (1, 1), (0, 0)),
+    "many channels": (9, 17, (5, 4), (3, 2), (1, 1), (0, 1)),
+    "many channels, a stride": (5, 3, (8, 7), (3, 3), (2, 3), (1, 1)),
+    "few channels, a stride down": (2, 3, (8, 7), (3, 4), (2, 1), (1, 2)),
 }
 
 
@@ -52,28 +55,65 @@ def close(found, expected):
 
 @pytest.fixture
 def dense(monkeypatch):
-    """Everything goes to the kernels for tensor cores, whose factors the interpreter does not round."""
-    for name in ("CHANNELS", "TAPS", "WINDOWS", "FORWARD", "SPACE"):
+    """Everything goes to the kernels for tensor cores."""
+    for name in ("CHANNELS", "TAPS", "PRODUCTS"):
         monkeypatch.setattr(fused, name, 0)
-    monkeypatch.setattr(fused, "SOURCES", 99)
     monkeypatch.setattr(fused, "slide", None)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("cores", ["plain", "tensor"])
-def test_values_and_gradients_are_those_of_torch(name, cores, request):
-    inputs, *how = problem(name)
-    if cores == "tensor" and max(how[0]) == 1:
-        request.getfixturevalue("dense")
-    elif cores == "tensor":  # to images with a stride there is one way
-        slow = fused.slide
-        request.getfixturevalue("dense")
-        request.getfixturevalue("monkeypatch").setattr(fused, "slide", slow)
+def compared(inputs, how, direction=None):
+    """Values and gradients, and those of torch in float64."""
     exact = [value.detach().double().requires_grad_() for value in inputs]
     out, expected = fused.convolve(*inputs, *how), truth(*exact, *how)
-    direction = torch.randn_like(out)
-    close([out], [expected])
-    close(torch.autograd.grad(out, inputs, direction), torch.autograd.grad(expected, exact, direction.double()))
+    direction = torch.randn_like(out) if direction is None else direction(out)
+    found = torch.autograd.grad(out, inputs, direction)
+    return (out, *found), (expected, *torch.autograd.grad(expected, exact, direction.double()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_torch(name):
+    inputs, *how = problem(name)
+    close(*compared(inputs, how))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tensor_cores_are_exact_for_small_whole_numbers(name, dense):
+    inputs, *how = problem(name)
+    whole = [value.detach().mul(3).round().requires_grad_() for value in inputs]
+    for a, b in zip(*compared(whole, how, lambda out: torch.randint(-5, 6, out.shape).float()), strict=True):
+        assert a.dtype == torch.float32
+        assert torch.equal(a.double(), b)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-4, 1.0, 1e9])
+def test_tensor_cores_have_the_digits_of_tf32_whatever_the_size(size, dense):
+    inputs, *how = problem("many channels")
+    sized = [(value.detach() * size).requires_grad_() for value in inputs[:2]]
+    for a, b in zip(*compared([*sized, inputs[2]], how, lambda out: torch.randn_like(out) / size), strict=True):
+        assert (a - b).abs().max() <= 2**-10 * b.abs().max()
+
+
+def test_each_network_has_a_scale_of_its_own(dense):
+    inputs, *how = problem("many channels")
+    sizes = torch.tensor([1e-20, 1e10]).view(2, 1, 1, 1, 1)
+    sized = [(value.detach() * sizes).requires_grad_() for value in inputs[:2]]
+    for found, expected in zip(
+        *compared([*sized, inputs[2]], how, lambda out: torch.randn_like(out) * sizes), strict=True
+    ):
+        for a, b in zip(found, expected, strict=True):
+            assert (a - b).abs().max() <= 2**-10 * b.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # numpy's, of the interpreter
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_shows(value, dense):
+    inputs, *how = problem("many channels")
+    inputs[0].data[0, 0, 0, 0, 0] = value
+    out = fused.convolve(*inputs, *how)
+    assert not out[0].isfinite().all()
+    assert out[1].isfinite().all(), "the other network has nothing to do with it"
+    blank = fused.convolve(torch.zeros_like(inputs[0]), *inputs[1:], *how)
+    assert torch.equal(blank, inputs[2].detach()[:, None, :, None, None].expand_as(blank))
 
 
 def test_strides_of_any_kind_and_no_bias():
@@ -103,38 +143,37 @@ def test_many_positions_are_summed_in_parts(monkeypatch):
     assert torch.equal(found[:1], fused.to_weight(slope[:1], x[:1], (3, 3), (1, 1), (0, 0)))
 
 
-def test_tensor_cores_sum_in_parts_and_take_any_strides(dense, monkeypatch):
-    monkeypatch.setattr(contract, "FEWEST", 64)
-    x = torch.randn(2, 8, 9, 3, 20).permute(0, 4, 3, 2, 1)  # (2, 20, 3, 9, 8), of which no axis is in order
-    weight = torch.randn(2, 3, 2, 3, 18).permute(0, 4, 1, 3, 2)
+@pytest.mark.parametrize("channels", [2, 5])
+def test_tensor_cores_sum_in_parts_and_take_any_strides(dense, monkeypatch, channels):
+    monkeypatch.setattr(halves, "FEWEST", 64)
+    x = torch.randn(2, 8, 9, channels, 20).permute(0, 4, 3, 2, 1)  # (2, 20, C, 9, 8), of which no axis is in order
+    weight = torch.randn(2, channels, 2, 3, 18).permute(0, 4, 1, 3, 2)
     slope = torch.randn(2, 20, 18, 7, 1).expand(-1, -1, -1, -1, 7)
     exact = [value.double().detach().requires_grad_() for value in (x, weight)]
     out = truth(*exact, None, (1, 1), (0, 0))
-    found = fused.convolve(x, weight, None, (1, 1), (0, 0))
-    close([found], [out])
-    ways = (
+    found = [
+        fused.convolve(x, weight, None, (1, 1), (0, 0)),
         fused.to_input(slope, weight, (9, 8), (1, 1), (0, 0)),
         fused.to_weight(slope, x, (3, 2), (1, 1), (0, 0)),
+    ]
+    for a, b in zip(found, (out, *torch.autograd.grad(out, exact, slope.double())), strict=True):
+        assert (a - b).abs().max() <= 2**-10 * b.abs().max()
+    alone = (
+        fused.convolve(x[1:], weight[1:], None, (1, 1), (0, 0)),
+        fused.to_input(slope[1:], weight[1:], (9, 8), (1, 1), (0, 0)),
+        fused.to_weight(slope[1:], x[1:], (3, 2), (1, 1), (0, 0)),
     )
-    close(ways, torch.autograd.grad(out, exact, slope.double()))
-    for way, alone in zip(
-        (found, *ways),
-        (
-            fused.convolve(x[1:], weight[1:], None, (1, 1), (0, 0)),
-            fused.to_input(slope[1:], weight[1:], (9, 8), (1, 1), (0, 0)),
-            fused.to_weight(slope[1:], x[1:], (3, 2), (1, 1), (0, 0)),
-        ),
-        strict=True,
-    ):
-        assert torch.equal(way[1:], alone), "it does not depend on the company"
+    for a, b in zip(found, alone, strict=True):
+        assert torch.equal(a[1:], b), "it does not depend on the company"
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_tensor_cores_are_for_those_who_allow_them(monkeypatch, allowed):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-    assert fused._dense((10, 32, 1, 9, 9), 100_000) is allowed
-    assert not fused._dense((10, 32, 1, 9, 9), 1000), "a few windows are quicker without"
-    assert not fused._dense((10, 10, 1, 9, 9), 100_000), "so are a few channels"
+    assert fused.dense((32, 1, 9, 9), 100_000) is allowed
+    assert not fused.dense((32, 1, 9, 9), 1000), "a few windows are quicker without"
+    assert not fused.dense((10, 1, 9, 9), 1_000_000), "so are a few channels"
+    assert not fused.dense((32, 1, 3, 3), 1_000_000), "and a few taps"
 
 
 @pytest.mark.parametrize("name", ["stride and padding", "a line"])

@@ -79,11 +79,23 @@ PAYS = {
 
 
 @pytest.mark.parametrize("name", PAYS)
-def test_windows_are_copied_out_where_it_pays(name):
+def test_windows_are_copied_out_where_it_pays(name, monkeypatch):
     (batch, channels, filters, side, kernel), pays = PAYS[name]
     x = torch.empty(batch, channels, side, side, device="meta")
     weight = torch.empty(filters, channels, kernel, kernel, device="meta")
-    assert convolve._costly(x, weight, None, (1, 1), (0, 0)) is pays
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    how = (x, weight, None, (1, 1), (0, 0))
+    assert convolve._suited(*how, shared=False) is not pays
+    assert convolve._suited(*how, shared=True), "with kernels in common there is no product to make of them"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert convolve._suited(*how, shared=False), "tensor cores leave nothing to the products"
+
+
+def test_what_is_large_is_for_tensor_cores_in_one_dimension_too(monkeypatch):
+    how = torch.empty(16, 164, 145, device="meta"), torch.empty(256, 164, 8, device="meta"), None, (1,), (0,)
+    assert convolve._suited(*how, shared=False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert not convolve._suited(*how, shared=False)
 
 
 def test_fleets_are_recorded_on_a_stream_that_no_other_has(monkeypatch):

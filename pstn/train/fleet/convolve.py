@@ -16,10 +16,10 @@ from pstn import kernels
 
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _POOLS = (torch.max_pool1d, torch.max_pool2d, F.max_pool1d, F.max_pool2d)
-#: What the kernels are made for: the most products of channels, and the longest side.
+#: What the kernels without tensor cores are made for: the most products of channels, and the longest side.
 CHANNELS, SIDE = 2048, 11
 #: From how many numbers in its windows, a network and batch, and from how many channels, a convolution of more than a
-#: few channels is better off as a product.
+#: few channels is better off as a product than with them.
 MANY, WIDE, FEW = 500_000, 48, 3
 #: The most numbers to copy out.
 MOST = 2**26
@@ -31,10 +31,10 @@ class Products(TorchFunctionMode):
     """Inside, under ``vmap``, convolutions whose kernels are stacked become matrix products, fused where they can be.
 
     The rule of ``vmap`` is a grouped convolution, one group a network. Libraries for GPUs run the groups one after the
-    other, or with kernels made for one channel a group. Small float32 convolutions and max-pooling go to
-    :mod:`pstn.kernels.convolve` and :mod:`pstn.kernels.pool`; for others, or without Triton, the windows are copied
-    out and multiplied. Where networks share their kernels, as a frozen classifier's, and these are small, it is the
-    same: a library's choice for very few channels may be ten times as slow.
+    other, or with kernels made for one channel a group. Convolutions and max-pooling of float32 go to
+    :mod:`pstn.kernels.convolve` and :mod:`pstn.kernels.pool`; for those that they are not made for, or without Triton,
+    the windows are copied out and multiplied. Where networks share their kernels, as a frozen classifier's, it is the
+    same: a library's choice for few channels may be ten times as slow.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Products(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in _CONVOLUTIONS and (is_batchedtensor(args[0]) or is_batchedtensor(args[1])):
             found = _plain(*args, **kwargs)
-            if found is not None and _small(*found) and (not is_batchedtensor(args[1]) or not _costly(*found)):
+            if found is not None and _possible(*found) and _suited(*found, shared=not is_batchedtensor(args[1])):
                 return fused(*found)
             if found is not None and is_batchedtensor(args[1]):
                 self.multiplied = True
@@ -135,29 +135,33 @@ def _at_hand(*tensors: Tensor | None) -> bool:
     )
 
 
-def _small(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> bool:
-    """Whether a convolution is one that the kernels are made for."""
+def _possible(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> bool:
+    """Whether the kernels can do a convolution."""
     return (
         _at_hand(x, weight, bias)
         and x.numel() > 0
         and weight.ndim in (3, 4)
-        and weight.shape[0] * weight.shape[1] <= CHANNELS
-        and max(weight.shape[2:]) <= SIDE
         and all(n + 2 * p >= k for n, k, p in zip(x.shape[2:], weight.shape[2:], padding, strict=True))
-        # within one network, places are 32-bit numbers
-        and x.shape[0] * max(x.shape[1], weight.shape[0]) * math.prod(n + 2 * SIDE for n in x.shape[2:]) < 2**31
+        # within one network, places are 32-bit numbers, also where columns have become channels
+        and x.shape[0] * max(x.shape[1] * SIDE, weight.shape[0]) * math.prod(n + 2 * SIDE for n in x.shape[2:]) < 2**31
     )
 
 
-def _costly(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]) -> bool:
-    """Whether to copy the windows out is less than what the kernels do with each of their numbers.
+def _suited(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int], *, shared: bool
+) -> bool:
+    """Whether the kernels are faster than a matrix product, or than a library where networks share their kernels."""
+    from pstn.kernels.convolve import dense
 
-    They go over it once a channel.
-    """
     sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, strict=True)
-    windows = math.prod((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
-    numbers = x.shape[0] * windows * math.prod(weight.shape[1:])
-    return weight.shape[1] > FEW and weight.shape[0] >= WIDE and MANY <= numbers <= MOST
+    windows = x.shape[0] * math.prod((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
+    kernel = weight.shape if weight.ndim == 4 else (*weight.shape[:2], 1, weight.shape[2])
+    if dense(kernel, windows):
+        return True
+    # Without tensor cores, the kernels go over a window once a channel, which may be more than to copy it out.
+    many = MANY <= windows * math.prod(weight.shape[1:]) <= MOST
+    copied = not shared and weight.shape[1] > FEW and weight.shape[0] >= WIDE and many
+    return weight.shape[0] * weight.shape[1] <= CHANNELS and max(weight.shape[2:]) <= SIDE and not copied
 
 
 def _each(value: int | Sequence[int], k: int) -> tuple[int, ...]:
