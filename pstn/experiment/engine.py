@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from pstn.experiment.catalogue import MissingTable
+from pstn.experiment.lines import Lines
 from pstn.experiment.plan import Plan
 from pstn.experiment.results import Results
 from pstn.experiment.row import Experiment
@@ -150,7 +151,11 @@ class Bar:
     def __init__(self, name: str, progress: Progress, console: Console) -> None:
         self.name, self.progress, self.console = name, progress, console
         self.done = self.total = 0
-        self.task: TaskID = progress.add_task(name, total=None, status="looking at what is there")
+        # without a terminal, networks are told of one by one
+        shown = console.is_terminal
+        self.task: TaskID | None = (
+            progress.add_task(name, total=None, status="looking at what is there") if shown else None
+        )
 
     def expect(self, job: Job, more: int = 1) -> None:
         """There is more to do, or less."""
@@ -166,17 +171,19 @@ class Bar:
 
     def _show(self) -> None:
         status = f"{self.done}/{self.total} networks"
-        self.progress.update(self.task, total=self.total, completed=self.done, status=status)
+        if self.task is not None:
+            self.progress.update(self.task, total=self.total, completed=self.done, status=status)
 
 
 def _progress(console: Console) -> Progress:
+    if not console.is_terminal:
+        return Lines(console)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[status]}"),
         TimeElapsedColumn(),
         console=console,
-        disable=not console.is_terminal,
     )
 
 

@@ -100,7 +100,8 @@ class Processes:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.signals = stack.enter_context(Signals())
-            if place(self.how[1]) == "cuda":
+            self.shares = place(self.how[1]) == "cuda"
+            if self.shares:
                 stack.enter_context(shared_gpu())
             self.context = multiprocessing.get_context("spawn")
             self.reports: Any = self.context.Queue()  # has room for all that is not looked at yet
@@ -146,8 +147,9 @@ class Processes:
         return job, outcome
 
     def _pool(self, seat: int) -> ProcessPoolExecutor:
-        shown = None if self.progress.disable else self.reports
-        return ProcessPoolExecutor(1, self.context, initializer=_begin, initargs=(seat, shown))
+        shown = None if self.progress.console.quiet else self.reports
+        alone = self.at_once if self.shares else None
+        return ProcessPoolExecutor(1, self.context, initializer=_begin, initargs=(seat, shown, alone))
 
     def _signal(self, number: int) -> None:
         for pool in self.pools:
@@ -197,9 +199,13 @@ class Reported(Progress):
 _DISPLAY: bool | Progress = False
 
 
-def _begin(seat: int, reports: Any) -> None:
-    """What a process does first."""
+def _begin(seat: int, reports: Any, others: int | None) -> None:
+    """What a process does first; ``others`` is how many use the GPU, itself among them."""
     global _DISPLAY
+    if others is not None:
+        # Or each would have as many threads, and as many processes to compile in, as there are cores for all.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // others))
     if reports is not None:
         reports.cancel_join_thread()  # a process may end with some of it not looked at
         _DISPLAY = Reported(seat, reports)
