@@ -32,8 +32,8 @@ TRAIN = Train(
     schedule="step", step_size=(180_000 / EPOCH, 205_000 / EPOCH), seed=42,
 )  # fmt: skip
 #: A shorter one: Adam and a cosine, 32 epochs instead of 567, and a localizer a tenth as fast.
-SHORT = Train(steps=12_000, batch_size=64, lr=1e-3, localizer_lr=0.1, schedule="cosine", warmup=1.0, weight_decay=1e-4,
-              seed=42)  # fmt: skip
+SHORT = Train(steps=12_000, batch_size=64, lr=3e-4, localizer_lr=0.1, schedule="cosine", warmup=1.0, weight_decay=1e-4,
+              clip=1.0, seed=42)  # fmt: skip
 #: The networks that it is run for.
 FEW = ("CNN", "C0", "C2", "DL2", "SL2", "SL7")
 

@@ -39,6 +39,29 @@ def test_compiled_steps_are_the_same_steps(kind, count, monkeypatch):
     assert len(compiled) == 3  # the optimizer's step, and one for each size of batch
 
 
+def test_a_process_compiles_for_as_many_fleets_as_it_trains(monkeypatch, recwarn):
+    """Dynamo gives up on a function after some shapes, by default eight."""
+    import torch._dynamo
+
+    compiler, prepare, compiled = torch.compile, Lane.__init__, []
+
+    def long_run(lane, *arguments):
+        prepare(lane, *arguments)
+        lane.written = lane.compiled = True
+        compiled.append(lane)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiler(function, backend="eager", **options))
+    monkeypatch.setattr(Lane, "__init__", long_run)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for count in (1, 2, 3):
+            config = replace(FIFTY, epochs=1)
+            fit_fleet([Member(made(i, "cnn"), make_data(), None, config) for i in range(count)], progress=False)
+    assert compiled
+    assert all(lane.compiled for lane in compiled)
+    assert not [str(each.message) for each in recwarn if "torch.compile" in str(each.message)]
+
+
 def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
     from torch._dynamo.exc import Unsupported
 

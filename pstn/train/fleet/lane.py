@@ -24,6 +24,8 @@ STEPS, NUMBERS = 64, 2**21
 PATIENCE = 300
 #: Steps on a GPU from which it pays to have the operations of one compiled into fewer, which takes half a minute.
 ENDURANCE = 10_000
+#: How often an operation may be compiled for other shapes; by default it is eight times, and then never again.
+FLEETS = 1_000_000
 
 
 class Lane:
@@ -100,7 +102,8 @@ class Lane:
         (x, y), knobs = self._batch(), self._next(self.knobs)
         self.cursor += 1
         try:
-            self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
+            with _compiling() if self.compiled else nullcontext():
+                self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
         except Exception as error:
             # The compiler's own errors, told by their home: to import it takes a second. They come in the first step,
             # which is taken for its sake and then undone.
@@ -167,10 +170,26 @@ def _aside(device: torch.device) -> torch.cuda.Stream:
 
 
 @contextmanager
+def _compiling() -> Iterator[None]:
+    """Inside, what is compiled may be compiled again for as many fleets as a process trains, each of its own shapes."""
+    import torch._dynamo
+
+    with (
+        warnings.catch_warnings(),
+        torch._dynamo.config.patch(recompile_limit=FLEETS, accumulated_recompile_limit=FLEETS),
+    ):
+        # That products of float32 could be of TF32: whether they are is for the user's settings to say.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+        yield
+
+
+@contextmanager
 def _unasked() -> Iterator[None]:
     """Inside, it is an error to wait for the device, for every thread of the process."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
