@@ -205,6 +205,7 @@ def summing(
     *,
     classes: int = 19,
     shrink: int = 2,
+    apart: bool = False,
     width: int | None = None,
     budget: int = BUDGET,
 ) -> STN:
@@ -219,6 +220,7 @@ def summing(
         shape: One input's shape.
         classes: How many classes.
         shrink: By how much a transformer's output is pooled.
+        apart: Whether each of two localizers reads a channel of its own instead of both.
         width: Units or filters of the classifier, instead of the budget.
         budget: How many parameters, in all.
 
@@ -233,7 +235,8 @@ def summing(
     if network != "2xST-FCN":
         usual = shrink if network == "ST-FCN" else 1
         return distorted(network, shape, kind, classes=classes, shrink=usual, width=width, budget=budget)
-    looks = Beside(linear_localizer(shape), linear_localizer(shape))
+    seen = (shape[0] // 2, *shape[1:]) if apart else shape
+    looks = Beside(linear_localizer(seen), linear_localizer(seen), apart=apart)
 
     def build(width: int) -> STN:
         body = distorted_fcn((2 * shape[0], *shape[1:]), classes, units=width, shrink=shrink)
@@ -243,21 +246,31 @@ def summing(
 
 
 class Beside(nn.Module):
-    """Several localizers that read the same, their features side by side.
+    """Several localizers, their features side by side.
+
+    Arguments:
+        localizers: The localizers.
+        apart: Whether each reads an equal share of the channels instead of all.
 
     Example:
         >>> Beside(linear_localizer((1, 4, 4)), linear_localizer((1, 4, 4), (5,))).out_features
         37
     """
 
-    def __init__(self, *localizers: Localizer) -> None:
+    def __init__(self, *localizers: Localizer, apart: bool = False) -> None:
         super().__init__()
         self.each = nn.ModuleList(localizers)
+        self.apart = apart
         self.out_features = sum(localizer.out_features for localizer in localizers)
 
     def forward(self, x: Tensor) -> Tensor:
         """The features, (N, F)."""
-        return torch.cat([localizer(x) for localizer in self.each], dim=1)
+        parts = x.chunk(len(self.each), dim=1) if self.apart else [x] * len(self.each)
+        return torch.cat([localizer(part) for localizer, part in zip(self.each, parts, strict=True)], dim=1)
+
+    def extra_repr(self) -> str:
+        """What ``repr`` shows inside the brackets."""
+        return "apart" if self.apart else ""
 
 
 def attended(
