@@ -160,6 +160,18 @@ def test_a_width_can_be_given_and_the_same_seed_is_the_same_network():
         assert not torch.equal(made[0].body[0][-2 if network == "ST-FCN" else 0].weight.flatten()[:5], torch.zeros(5))
 
 
+def test_two_localizers_apart_read_a_channel_each():
+    model = nets.summing("2xST-FCN", apart=True)
+    assert abs(sum(p.numel() for p in model.parameters()) - 400_000) < 5_000
+    with torch.no_grad():
+        looks = model.transformers[0].localizer
+        x = torch.rand(2, 2, 42, 42)
+        other = torch.cat([x[:, :1], torch.rand(2, 1, 42, 42)], dim=1)
+        before, after = looks(x), looks(other)
+    assert torch.equal(before[:, :32], after[:, :32])
+    assert not torch.equal(before[:, 32:], after[:, 32:])
+
+
 @pytest.mark.parametrize("network", ["FCN", "CNN", "ST-FCN", "2xST-FCN"])
 def test_sums_of_two_digits(network):
     model = nets.summing(network, "projective")
