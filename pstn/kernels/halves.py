@@ -6,7 +6,8 @@
 Images, kernels and slopes are first copied: channels last, so that what is read is in a row, and as float16 after
 multiplication by a power of two, one for each network, that brings the largest of its numbers close to the top of
 float16's range. That has as many digits as TF32, which a library's convolutions round to by default, and takes half
-the room and half the time; what it lacks, range, is made up for by the power. Sums are of float32.
+the room and half the time; what it lacks, range, is made up for by the power: numbers have all digits down to 2⁻²⁸ of
+the network's largest, and become zero at 2⁻³⁹. Sums are of float32.
 
 Of few source channels, those of neighbouring columns become channels too: a kernel of 9 × 9 on one channel is one of
 9 × 1 on nine.
@@ -33,12 +34,11 @@ FEW = 3
 PIXELS, CHANNELS = 64, 64
 #: The most channels of a tile of the target, and the numbers of a piece of its windows.
 BROAD, DEEP = 128, 64
-#: The same of the gradient to kernels, whose tile is channels by taps, and whose pieces are pixels.
-TALL, WIDE = 128, 128
-#: Pixels of a tile, a program's warps and the pieces under way, by the tile's channels; likewise, with the pixels of a
-#: piece, for the gradient to kernels.
+#: The same of the gradient to kernels, whose tile is channels by taps and whose pieces are pixels, and its warps and
+#: pieces under way.
+TALL, WIDE, W_DEEP, W_WARPS, W_STAGES = 128, 128, 64, 4, 3
+#: Pixels of a tile, a program's warps and the pieces under way, by the tile's channels.
 SHAPES = {128: (128, 4, 3), 64: (128, 4, 3), 32: (256, 8, 3), 16: (256, 8, 3)}
-DEPTHS = {128: (64, 4, 3), 64: (64, 4, 3), 32: (64, 4, 3), 16: (64, 4, 3)}
 #: The fewest pixels of a part of that gradient's sum, and about how many programs there are for a network.
 FEWEST, PROGRAMS = 1024, 256
 #: Pixels of a program that sums columns.
@@ -244,17 +244,16 @@ def to_weight(out: Tensor, grad: Tensor, x: Tensor, stride: Sequence[int], paddi
     target = (grad.shape[2], *grad.shape[3:], slopes.values.shape[-1])
     taps, count = math.prod(kernel) * source[2], grad.shape[1] * target[1] * target[2]
     tall = _tile(target[0], TALL)
-    deep, warps, stages = DEPTHS[tall]
     tiles = triton.cdiv(target[0], tall) * triton.cdiv(taps, WIDE)
     parts = max(1, min(triton.cdiv(count, FEWEST), PROGRAMS // tiles))
-    length = triton.cdiv(triton.cdiv(count, parts), deep) * deep
+    length = triton.cdiv(triton.cdiv(count, parts), W_DEEP) * W_DEEP
     parts = triton.cdiv(count, length)
     sums = out.new_empty(len(x), parts, target[0], taps)
     checks = _checks((0, *source[:2]), target, kernel, stride, padding, 1)
     with torch.cuda.device_of(x):
         to_weight_kernel[(tiles, parts, len(x))](
             sums, slopes.values, image.values, slopes.top, image.top, count, parts, length, source, target, kernel,
-            tuple(stride), tuple(padding), checks, tall, WIDE, deep, num_warps=warps, num_stages=stages,
+            tuple(stride), tuple(padding), checks, tall, WIDE, W_DEEP, num_warps=W_WARPS, num_stages=W_STAGES,
         )  # fmt: skip
     whole = (sums.sum(1) if parts > 1 else sums.squeeze(1)).view(len(x), target[0], *kernel, source[2])
     if columns == 1:

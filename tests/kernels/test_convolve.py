@@ -23,6 +23,9 @@ CASES = {
     "more channels than a program keeps": (3, 18, (4, 3), (2, 1), (1, 1), (0, 0)),
     "more taps than a program keeps": (1, 2, (13, 12), (11, 11), (1, 1), (0, 0)),
     "the kernel covers all": (2, 3, (4, 5), (4, 5), (1, 1), (0, 0)),
+}
+#: Those that are for tensor cores alone.
+DENSE = {
     "many channels": (9, 17, (5, 4), (3, 2), (1, 1), (0, 1)),
     "many channels, a stride": (5, 3, (8, 7), (3, 3), (2, 3), (1, 1)),
     "few channels, a stride down": (2, 3, (8, 7), (3, 4), (2, 1), (1, 2)),
@@ -36,7 +39,7 @@ def broad(monkeypatch):
 
 
 def problem(name, count=2, batch=2):
-    c, o, size, kernel, stride, padding = CASES[name]
+    c, o, size, kernel, stride, padding = {**CASES, **DENSE}[name]
     x, weight, bias = torch.randn(count, batch, c, *size), torch.randn(count, o, c, *kernel), torch.randn(count, o)
     return [value.requires_grad_() for value in (x, weight, bias)], stride, padding
 
@@ -76,7 +79,7 @@ def test_values_and_gradients_are_those_of_torch(name):
     close(*compared(inputs, how))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *DENSE])
 def test_tensor_cores_are_exact_for_small_whole_numbers(name, dense):
     inputs, *how = problem(name)
     whole = [value.detach().mul(3).round().requires_grad_() for value in inputs]
@@ -102,6 +105,16 @@ def test_each_network_has_a_scale_of_its_own(dense):
     ):
         for a, b in zip(found, expected, strict=True):
             assert (a - b).abs().max() <= 2**-10 * b.abs().max()
+
+
+def test_numbers_far_below_the_largest_are_kept(dense):
+    """Down to 2⁻²⁸ of the largest, with all digits: slopes of pictures that a network is sure of."""
+    inputs, *how = problem("many channels")
+    sizes = torch.tensor([1.0, 2.0**-26]).view(1, 2, 1, 1, 1)
+    x = (inputs[0].detach().clamp(-4, 4) * sizes).requires_grad_()
+    out = fused.convolve(x, inputs[1], None, *how)
+    exact = truth(x.detach().double(), inputs[1].detach().double(), None, *how)
+    assert (out - exact)[:, 1].abs().max() <= 2**-9 * exact[:, 1].abs().max()
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # numpy's, of the interpreter
