@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +26,13 @@ def dense(weight: Sequence[int], windows: int) -> bool:
     """
     taps = math.prod(weight[1:])
     enough = weight[0] >= CHANNELS and taps >= TAPS and windows * weight[0] * taps >= PRODUCTS
-    return enough and torch.backends.cudnn.allow_tf32
+    return enough and torch.backends.cudnn.allow_tf32 and _cores()
+
+
+@cache
+def _cores() -> bool:
+    """Whether the GPU has tensor cores as the kernels want them, and TF32: from the year 2020 on, they do."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:

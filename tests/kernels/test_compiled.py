@@ -1,0 +1,69 @@
+"""What Triton's compiler makes of the kernels for tensor cores, which needs no GPU: the interpreter cannot tell."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+#: Prints the PTX of a kernel, of 80 channels that become 80 and of 16 that become 16.
+SCRIPT = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from pstn.kernels import halves
+
+name, channels, capability = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+kernel = getattr(halves, name)
+tile = halves._tile(channels, 128)
+high, warps, stages = halves.SHAPES[tile]
+common = dict(SOURCE=(26, 26, channels), KERNEL=(7, 7), STRIDE=(1, 1), PADDING=(0, 0), CHECK=(False, False))
+own = {
+    "multiply_kernel": dict(
+        common, TARGET=(channels, 20, 20), O_STRIDES=(400 * channels, 400, 20, 1), B_STRIDE=1, HIGH=high, BROAD=tile,
+        DEEP=halves.DEEP,
+    ),
+    "to_weight_kernel": dict(
+        common, TARGET=(channels, 20, 20, channels), TALL=tile, WIDE=halves.WIDE, DEEP=halves.W_DEEP
+    ),
+}[name]
+if name == "to_weight_kernel":
+    warps, stages = halves.W_WARPS, halves.W_STAGES
+pointers = {"out": "*fp32", "x": "*fp16", "weight": "*fp16", "grad": "*fp16"}
+signature, attributes = {}, {}
+for index, each in enumerate(kernel.arg_names):
+    if each in own:
+        signature[each] = "constexpr"
+    elif each in ("count", "parts", "length") or each.endswith("_step"):
+        signature[each] = "i32"  # of which nothing is known, as where the kernels are called
+    else:
+        signature[each] = pointers.get(each, "*fp32")
+        attributes[index,] = [["tt.divisibility", 16]]
+values = {(kernel.arg_names.index(each),): value for each, value in own.items()}
+source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=attributes)
+options = {"num_warps": warps, "num_stages": stages}
+made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+print(made.metadata.shared)
+print(made.asm["ptx"])
+"""
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("channels", [80, 16])
+@pytest.mark.parametrize("name", ["multiply_kernel", "to_weight_kernel"])
+def test_tensor_cores_are_fed_by_wide_copies(name, channels, capability, tmp_path):
+    settings = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    settings.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-c", SCRIPT, name, str(channels), str(capability)]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    room, ptx = done.stdout.split("\n", 1)
+    assert int(room) <= {80: 99, 90: 227}[capability] * 1024, "what small GPUs of a generation have"
+    assert ("wgmma.mma_async" if capability == 90 else "mma.sync") in ptx
+    copies = re.findall(r"cp\.async\.c[ga]\.shared\.global \[.*?\], \[.*?\], (0x\w+)", ptx)
+    wide = copies.count("0x10")
+    assert wide > 0
+    assert len(copies) - wide <= len(copies) // 4, "sixteen bytes at a time, but for the smallest tiles"
+    assert capability < 90 or len(re.findall(r"\bld\.global", ptx)) <= 8, "nothing else is read in the loop"
