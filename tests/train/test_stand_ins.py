@@ -6,11 +6,13 @@ import pytest
 import torch
 from subject import CONFIG
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from pstn import STN
 from pstn.kernels.exactness import as_convolved
 from pstn.train.fleet import convolve
+from pstn.train.fleet.channels import Channels
 from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.lane import recording_stream
 from pstn.train.fleet.stack import Stack, Unit
@@ -64,6 +66,24 @@ def test_large_convolutions_are_noticed(width, large, monkeypatch):
     stack.faster = Products
     stack.differentiate(*inputs)
     assert stack.multiplies is large
+
+
+@pytest.mark.parametrize("stride", [1, 2, (2, 3)])
+def test_single_taps_with_a_stride_look_at_the_pixels_they_need(stride):
+    """With the stride left to it, oneDNN damaged the heap on CPUs without AVX-512."""
+
+    def one(x, weight):
+        with Channels():
+            return torch.conv2d(x, weight, None, stride)
+
+    given = [torch.randn(3, 4, 2, 7, 8, requires_grad=True), torch.randn(3, 5, 2, 1, 1, requires_grad=True)]
+    found = torch.vmap(one)(*given)
+    wanted = torch.stack([torch.conv2d(*pair, None, stride) for pair in zip(*given, strict=True)])
+    slope = torch.randn_like(wanted)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(torch.autograd.grad(found, given, slope), torch.autograd.grad(wanted, given, slope))
+    nodes = make_fx(torch.vmap(one))(*given).graph.nodes
+    assert [node.args[3] for node in nodes if node.target is torch.ops.aten.convolution.default] == [[1, 1]]
 
 
 #: batch, channels in and out, side, kernel: where to copy windows out pays
