@@ -148,8 +148,8 @@ class Processes:
 
     def _pool(self, seat: int) -> ProcessPoolExecutor:
         shown = None if self.progress.console.quiet else self.reports
-        alone = self.at_once if self.shares else None
-        return ProcessPoolExecutor(1, self.context, initializer=_begin, initargs=(seat, shown, alone))
+        others = self.at_once if self.shares else None
+        return ProcessPoolExecutor(1, self.context, initializer=_begin, initargs=(seat, shown, others))
 
     def _signal(self, number: int) -> None:
         for pool in self.pools:

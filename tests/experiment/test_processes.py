@@ -1,19 +1,22 @@
 """Several processes do what one does, to the last digit; one that dies or fails costs its own fleet alone."""
 
+import multiprocessing
 import os
 import queue
 import re
 import stat
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from rich.progress import Progress
 
 from pstn.experiment import Results, Table, find, run, share
-from pstn.experiment.workers import Processes, Reported
+from pstn.experiment.workers import Processes, Reported, _begin
 
 TRIALS = Path(__file__).parent / "trials"
 CIRCUMSTANCES = ("seconds", "started", "commit", "device")
@@ -155,3 +158,14 @@ def test_a_service_of_somebody_else_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with share.shared_gpu() as shared:
         assert not shared, "there is no such program"
+
+
+@pytest.mark.parametrize("others", [None, 2])
+def test_those_who_share_a_gpu_share_the_cores(others):
+    """Or each would compile in as many processes as there are cores."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(0, None, others)) as pool:
+        compile_in = pool.submit(os.getenv, "TORCHINDUCTOR_COMPILE_THREADS").result()
+        threads = pool.submit(torch.get_num_threads).result()
+    assert compile_in == (None if others is None else "1")
+    assert others is None or threads == max(1, (os.cpu_count() or 1) // others)

@@ -189,6 +189,17 @@ def test_tensor_cores_are_for_those_who_allow_them(monkeypatch, allowed):
     assert not fused.dense((32, 1, 3, 3), 1_000_000), "and a few taps"
 
 
+def test_gpus_before_tf32_do_without(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    try:
+        for capability, able in (((7, 5), False), ((8, 0), True)):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
+            fused._cores.cache_clear()
+            assert fused.dense((32, 1, 9, 9), 100_000) is able
+    finally:
+        fused._cores.cache_clear()
+
+
 @pytest.mark.parametrize("name", ["stride and padding", "a line"])
 def test_second_derivatives(name):
     inputs, *how = problem(name)

@@ -143,7 +143,10 @@ def _possible(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[i
         and weight.ndim in (3, 4)
         and all(n + 2 * p >= k for n, k, p in zip(x.shape[2:], weight.shape[2:], padding, strict=True))
         # within one network, places are 32-bit numbers, also where columns have become channels
-        and x.shape[0] * max(x.shape[1] * SIDE, weight.shape[0]) * math.prod(n + 2 * SIDE for n in x.shape[2:]) < 2**31
+        and x.shape[0]
+        * max(x.shape[1] * max(SIDE, weight.shape[-1]), weight.shape[0])
+        * math.prod(n + 2 * SIDE for n in x.shape[2:])
+        < 2**31
     )
 
 
