@@ -3,9 +3,10 @@
     python -m benchmarks.convolutions --out benchmarks/results/convolutions.jsonl
 
 The shapes are those of the papers' networks in fleets of their size. A row is forward, gradient to the images and to
-the kernels. Beside what :mod:`pstn.kernels.convolve` chooses for each of the three, the row has the times of the ways
-that it has to choose from. Errors are against float64, relative to the largest entry; tensor cores round factors to
-eleven digits, the peer's TF32 and our scaled halves alike.
+the kernels, recorded as a fleet records its step, so that the three share what they copy. Beside that, the row has the
+times of the three one by one, by each way that :mod:`pstn.kernels.convolve` has to choose from. Errors are against
+float64, relative to the largest entry; tensor cores round factors to eleven digits, the peer's TF32 and our scaled
+halves alike.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pstn.kernels import convolve as fused
 from pstn.kernels import halves, slide
 from pstn.kernels.exactness import as_convolved
 from pstn.train.fleet.convolve import convolve as products
+from pstn.train.fleet.copies import share_copies
+from pstn.train.fleet.record import record
 
 DEVICES = ("cuda",)
 SEED = 0
@@ -93,9 +96,11 @@ def ways(case):
     back = (1, 1), tuple(k - 1 - p for k, p in zip(kernel, how[1], strict=True))
     found = {
         "halves": (
-            lambda x, w, g: halves.forward(torch.empty_like(g), x, w, None, *how),
-            lambda x, w, g: halves.to_input(torch.empty_like(x), g, w, how[1]),
-            lambda x, w, g: halves.to_weight(torch.empty_like(w), g, x, *how),
+            lambda x, w, g: halves.forward(torch.empty_like(g), halves.pack_image(x, w.shape, *how), w, None, *how),
+            lambda x, w, g: halves.to_input(torch.empty_like(x), halves.pack(g), w, how[1]),
+            lambda x, w, g: halves.to_weight(
+                torch.empty_like(w), halves.pack(g), halves.pack_image(x, w.shape, *how), *how
+            ),
         ),
     }
     if c * o <= TRIED:
@@ -107,14 +112,18 @@ def ways(case):
     return found
 
 
-def chosen(case):
-    """What the library does: the three jobs, in order."""
+def chosen(case, inputs):
+    """What a fleet does: the three jobs as a recorded step has them."""
     how = (1, 1), around(case)
-    return (
-        lambda x, w, g: fused.convolve(x, w, None, *how),
-        lambda x, w, g: fused.to_input(g, w, x.shape[3:], *how),
-        lambda x, w, g: fused.to_weight(g, x, w.shape[3:], *how),
-    )
+
+    def step(x, w, g):
+        return (
+            fused.convolve(x, w, None, *how),
+            fused.to_input(g, w, x.shape[3:], *how),
+            fused.to_weight(g, x, w.shape[3:], *how),
+        )
+
+    return share_copies(record(step, inputs))
 
 
 def error(found, expected):
@@ -134,8 +143,11 @@ def rows(device, quick):
             return device_ms(run, [inputs, tuple(map(torch.clone, inputs))], repeats, calls)
 
         times = {way: {j: timed(run) for j, run in zip(JOBS, made, strict=True)} for way, made in ways(case).items()}
-        ours = {job: timed(run) for job, run in zip(JOBS, chosen(case), strict=True)}
-        found = [run(inputs[0][:1, :8], inputs[1][:1], inputs[2][:1, :8]) for run in chosen(case)]
+        run = chosen(case, inputs)
+        ours = timed(run)
+        found = [value[:1, :8] for value in run(*inputs)[:2]]  # the gradient to kernels is of all pictures
+        part = inputs[0][:1, :8].contiguous(), inputs[1][:1].contiguous(), inputs[2][:1, :8].contiguous()
+        found.append(chosen(case, part)(*part)[2])
         x, weight = (value.clone().requires_grad_() for value in inputs[:2])
         peer = device_ms(lambda g: grouped(x, weight, g, around(case)), [inputs[2:], inputs[2:]], repeats, calls)  # noqa: B023
         work = 6 * inputs[2].numel() * inputs[1][0, 0].numel()
@@ -144,13 +156,12 @@ def rows(device, quick):
             "case": name,
             "shape": case,
             "ways": times,
-            "ours": ours,
-            "milliseconds": sum(ours.values()),
+            "milliseconds": ours,
             "peer": peer,
             "products": copied,
-            "ratio": peer / sum(ours.values()),
+            "ratio": peer / ours,
             "want": None,
-            "flops_per_s": work / sum(ours.values()) * 1e3,
+            "flops_per_s": work / ours * 1e3,
             "errors": [error(a, b) for a, b in zip(found, truth, strict=True)],
         }
         torch.cuda.empty_cache()

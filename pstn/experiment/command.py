@@ -11,7 +11,6 @@ from pstn.experiment.catalogue import MissingTable, find, names
 from pstn.experiment.comparison import compare
 from pstn.experiment.engine import results_path, run_all
 from pstn.experiment.page import render
-from pstn.experiment.results import Results
 from pstn.experiment.settings import Reproduce
 from pstn.experiment.table import Table
 from pstn.report.table import Column
@@ -58,18 +57,17 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
 
 
 def listing(tables: Sequence[Table], results: Path) -> Shown:
-    """Every table with its state and how far it is."""
+    """Every table with its state, and how many of its rows the comparison would show."""
     rows = []
     for table in tables:
         states = [row.state for row in table.rows]
         # The weakest of the rows' states is the table's, but a table of which some rows run is not without data.
         state = next((s for s in ("stand-in", "full") if s in states), "needs data")
-        lacking = states.count("needs data")
-        state += f" ({lacking} rows need data)" if lacking and state != "needs data" else ""
-        records = Results(results_path(results, table)).records.values()
-        measured = {record["row"] for record in records if record["test"]}
-        done = f"{sum(row.name in measured for row in table.rows)}/{len(table.rows)}"
-        lacks = dict.fromkeys(what for row in table.rows if (what := row.lacks))
+        lacking = [row for row, s in zip(table.rows, states, strict=True) if s == "needs data"]
+        state += f" ({len(lacking)} rows need data)" if lacking and state != "needs data" else ""
+        # By recipe, as the page has them: a network that rows have in common is recorded under the name of one.
+        done = f"{len(compare(table, results=results).results)}/{len(table.rows)}"
+        lacks = dict.fromkeys(what for row in lacking if (what := row.lacks))
         stands = dict.fromkeys(row.stand_in for row in table.rows if row.stand_in)
         rows.append([table.id, table.title, state, done, "; ".join((*lacks, *stands)) or None])
     headings = ("table", "what", "state", "rows measured", "remarks")

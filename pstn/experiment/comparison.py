@@ -208,7 +208,7 @@ def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
     """
     by_recipe = {(r["recipe"], r["fold"]): r for r in Results(results_path(results, table)).records.values()}
     found = []
-    for row in table.rows:
+    for row in table.rows if by_recipe else ():  # a recipe takes building the network: not where there is no record
 
         def record(by: Experiment, setting: Setting, fold: int) -> Record | None:
             return by_recipe.get((recipe(by, plain(setting)), fold))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from rich.progress import Progress
 
-from pstn.experiment.network import Network, checksum
+from pstn.experiment.network import Network, _outline, _split, checksum, plain
 from pstn.experiment.results import Record
 from pstn.train import fit_fleet
 from pstn.train.checkpoint import write
@@ -46,10 +48,21 @@ class Job:
         names = ", ".join(dict.fromkeys(network.row.name for network in self.networks))
         return f"{self.kind}ing {len(self.networks)} of {names}"
 
-    @property
-    def steps(self) -> int:
-        """How many steps the job takes, a measure of how long; none to test."""
-        return max(network.steps for network in self.networks) if self.kind == "train" else 0
+    @cached_property
+    def cost(self) -> float:
+        """A rough measure of how long the job takes, to tell long ones from short ones; none to test.
+
+        The steps, times the root of what there is to multiply in each: numbers that go in by parameters. The root, for
+        the more there is to do at once, the less of the machine is left idle: of several powers, times on record follow
+        this one best.
+        """
+        if self.kind == "test":
+            return 0.0
+        first = self.networks[0]  # the others of its fleet have the same shapes and lengths
+        train, config = _split(first.row.data, first.fold).train, first.config
+        numbers = min(config.batch_size, len(train)) * config.samples * math.prod(train.x.shape[1:])
+        parameters = sum(map(math.prod, _outline(first.row, plain(first.setting))[1]))
+        return first.steps * math.sqrt(len(self.networks) * numbers * parameters)
 
     @property
     def folder(self) -> Path:

@@ -12,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pstn.kernels import halves, slide
+from pstn.kernels.halves import Packed
+from pstn.kernels.operators import _operator
 from pstn.kernels.stacked import stacked
 
 #: From how many target channels, taps of all source channels, and products a network has to sum, tensor cores are
@@ -37,8 +39,9 @@ def _cores() -> bool:
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
     out = _forward_shape(x, weight, bias, *how)
-    way = halves.forward if dense(weight.shape[1:], _windows(out)) else slide.slide
-    return way(out, x, weight, bias, *how)
+    if dense(weight.shape[1:], _windows(out)):
+        return halves.forward(out, halves.pack_image(x, weight.shape, *how), weight, bias, *how)
+    return slide.slide(out, x, weight, bias, *how)
 
 
 def _to_input(grad: Tensor, weight: Tensor, size: Sequence[int], stride: Any, padding: Any) -> Tensor:
@@ -50,15 +53,16 @@ def _to_input(grad: Tensor, weight: Tensor, size: Sequence[int], stride: Any, pa
         spread[..., :: stride[0], :: stride[1]] = grad
         grad = spread
     if for_cores:
-        return halves.to_input(out, grad, weight, padding)
+        return halves.to_input(out, halves.pack(grad), weight, padding)
     around = [k - 1 - p for k, p in zip(weight.shape[3:], padding, strict=True)]
     return slide.slide(out, grad, weight, None, (1, 1), around, turned=True)
 
 
 def _to_weight(grad: Tensor, x: Tensor, kernel: Sequence[int], *how: Any) -> Tensor:
     out = _to_weight_shape(grad, x, kernel)
-    way = halves if dense(out.shape[1:], _windows(grad)) else slide
-    return way.to_weight(out, grad, x, *how)
+    if dense(out.shape[1:], _windows(grad)):
+        return halves.to_weight(out, halves.pack(grad), halves.pack_image(x, out.shape, *how), *how)
+    return slide.to_weight(out, grad, x, *how)
 
 
 def _forward_shape(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
@@ -107,6 +111,54 @@ to_input = stacked(
 to_weight = stacked(
     "convolve_to_weight", f"(Tensor grad, Tensor x, SymInt[] kernel, {_HOW}) -> Tensor",
     _to_weight, _to_weight_shape, _pull_to_weight,
+)  # fmt: skip
+
+# The same for tensor cores in two steps, the copies and what is read from them: :mod:`pstn.train.fleet.copies` puts
+# these in place of the three where several read one copy. They have no gradients.
+
+
+def _packed_shape(values: Tensor, top: Tensor, weight: Tensor, bias: Any, size: Sequence[int], *_: Any) -> Tensor:
+    return top.new_empty(*values.shape[:2], weight.shape[1], *size)
+
+
+def _packed_forward(values: Tensor, top: Tensor, weight: Tensor, bias: Tensor | None, size: Any, *how: Any) -> Tensor:
+    out = _packed_shape(values, top, weight, bias, size)
+    return halves.forward(out, Packed(values, top), weight, bias, *how)
+
+
+def _packed_to_input_shape(values: Tensor, top: Tensor, weight: Tensor, size: Sequence[int], *_: Any) -> Tensor:
+    return top.new_empty(*values.shape[:2], weight.shape[2], *size)
+
+
+def _packed_to_input(values: Tensor, top: Tensor, weight: Tensor, size: Sequence[int], padding: Any) -> Tensor:
+    out = _packed_to_input_shape(values, top, weight, size)
+    return halves.to_input(out, Packed(values, top), weight, padding)
+
+
+def _packed_to_weight_shape(grad: Tensor, g_top: Tensor, x: Tensor, x_top: Tensor, shape: Any, *_: Any) -> Tensor:
+    return g_top.new_empty(len(grad), *shape)
+
+
+def _packed_to_weight(grad: Tensor, g_top: Tensor, x: Tensor, x_top: Tensor, shape: Any, *how: Any) -> Tensor:
+    out = _packed_to_weight_shape(grad, g_top, x, x_top, shape)
+    return halves.to_weight(out, Packed(grad, g_top), Packed(x, x_top), *how)
+
+
+pack = _operator(
+    "pack", "(Tensor x, SymInt across, SymInt padding) -> (Tensor, Tensor)",
+    lambda *inputs: tuple(halves.pack(*inputs)), halves.packed_shapes,
+)  # fmt: skip
+packed_forward = _operator(
+    "packed_convolve", f"(Tensor x, Tensor x_top, Tensor weight, Tensor? bias, SymInt[] size, {_HOW}) -> Tensor",
+    _packed_forward, _packed_shape,
+)  # fmt: skip
+packed_to_input = _operator(
+    "packed_to_input", "(Tensor grad, Tensor g_top, Tensor weight, SymInt[] size, SymInt[] padding) -> Tensor",
+    _packed_to_input, _packed_to_input_shape,
+)  # fmt: skip
+packed_to_weight = _operator(
+    "packed_to_weight", f"(Tensor grad, Tensor g_top, Tensor x, Tensor x_top, SymInt[] shape, {_HOW}) -> Tensor",
+    _packed_to_weight, _packed_to_weight_shape,
 )  # fmt: skip
 
 

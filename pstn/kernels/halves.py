@@ -43,6 +43,8 @@ SHAPES = {128: (128, 4, 3), 64: (128, 4, 3), 32: (256, 8, 3), 16: (256, 8, 3)}
 FEWEST, PROGRAMS = 1024, 256
 #: Pixels of a program that sums columns.
 FOLD = 512
+#: Numbers that a program finds the largest of, so many at a time, so often.
+BLOCK, ROUNDS = 1024, 8
 _LOOSE = {"do_not_specialize": ("count", "x_step", "o_step", "b_step", "parts", "length")}
 
 
@@ -51,6 +53,19 @@ class Packed(NamedTuple):
 
     values: Tensor
     top: Tensor
+
+
+@triton.jit
+def top_kernel(out, x, count, x_step, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    """The largest size of a network's numbers, as the whole number of its bits: larger bits, larger size, NaN last."""
+    m = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * (BLOCK * ROUNDS) + tl.arange(0, BLOCK)
+    best = tl.zeros((BLOCK,), tl.int32)
+    for r in tl.static_range(ROUNDS):
+        n = first + r * BLOCK
+        value = tl.load(x + m * x_step + n, mask=n < count, other=0.0)
+        best = tl.maximum(best, value.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+    tl.atomic_max(out + m, tl.max(best, 0), sem="relaxed")  # in any order the same
 
 
 @triton.jit
@@ -194,88 +209,87 @@ def fold_kernel(
 
 
 def forward(
-    out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]
+    out: Tensor, image: Packed, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]
 ) -> Tensor:
-    """Write the convolutions of x (M, B, C, H, W) with kernels (M, O, C, KH, KW) to ``out`` (M, B, O, OH, OW).
+    """Write the convolutions of images with kernels (M, O, C, KH, KW) to ``out`` (M, B, O, OH, OW).
 
     Arguments:
         out: Where to.
-        x: The sources, with any strides.
+        image: The sources, as :func:`pack_image` makes them.
         weight: The kernels, with any strides.
         bias: What to add a channel, (M, O).
         stride: From one window to the next.
         padding: How far before the source the first begins.
     """
-    columns = _columns(weight, stride)
-    if columns > 1:
-        return _multiply(out, pack(x, columns, padding[1]), pack(_wide(weight)), bias, (stride[0], 1), (padding[0], 0))
-    return _multiply(out, pack(x), pack(weight), bias, stride, padding)
+    if columns(weight.shape, stride) > 1:
+        return _multiply(out, image, pack(_wide(weight)), bias, (stride[0], 1), (padding[0], 0))
+    return _multiply(out, image, pack(weight), bias, stride, padding)
 
 
-def to_input(out: Tensor, grad: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
+def to_input(out: Tensor, slopes: Packed, weight: Tensor, padding: Sequence[int]) -> Tensor:
     """The gradient to sources of the size of ``out``, for a stride of one."""
-    columns = _columns(weight, (1, 1))
-    kernels = _wide(weight) if columns > 1 else weight
-    around = [k - 1 - p for k, p in zip(kernels.shape[3:], (padding[0], 0 if columns > 1 else padding[1]), strict=True)]
+    across = columns(weight.shape, (1, 1))
+    kernels = _wide(weight) if across > 1 else weight
+    around = [k - 1 - p for k, p in zip(kernels.shape[3:], (padding[0], 0 if across > 1 else padding[1]), strict=True)]
     turned = pack(kernels.transpose(1, 2), turned=True)
-    if columns == 1:
-        return _multiply(out, pack(grad), turned, None, (1, 1), around)
-    made = grad.new_empty(*out.shape[:2], out.shape[2] * columns, out.shape[3], grad.shape[4])
-    _multiply(made, pack(grad), turned, None, (1, 1), around)
+    if across == 1:
+        return _multiply(out, slopes, turned, None, (1, 1), around)
+    made = out.new_empty(*out.shape[:2], out.shape[2] * across, out.shape[3], slopes.values.shape[3])
+    _multiply(made, slopes, turned, None, (1, 1), around)
     count = math.prod(out.shape[1:])
-    with torch.cuda.device_of(grad):
+    with torch.cuda.device_of(out):
         fold_kernel[(triton.cdiv(count, FOLD), len(out))](
-            out, made, count, out.stride(0), out.stride()[1:], tuple(made.shape[3:]), tuple(out.shape[2:]), columns,
+            out, made, count, out.stride(0), out.stride()[1:], tuple(made.shape[3:]), tuple(out.shape[2:]), across,
             padding[1], FOLD,
         )  # fmt: skip
     return out
 
 
-def to_weight(out: Tensor, grad: Tensor, x: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+def to_weight(out: Tensor, slopes: Packed, image: Packed, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
     """The gradient to kernels of the size of ``out``, in two steps of a sum whose order is fixed."""
-    columns = _columns(out, stride)
-    if columns > 1:
-        image, kernel = pack(x, columns, padding[1]), (out.shape[3], 1)
-        stride, padding = (stride[0], 1), (padding[0], 0)
-    else:
-        image, kernel = pack(x), tuple(out.shape[3:])
-    slopes = pack(grad)
-    source = tuple(image.values.shape[2:])
-    target = (grad.shape[2], *grad.shape[3:], slopes.values.shape[-1])
-    taps, count = math.prod(kernel) * source[2], grad.shape[1] * target[1] * target[2]
+    across, kernel = columns(out.shape, stride), tuple(out.shape[3:])
+    if across > 1:
+        kernel, stride, padding = (out.shape[3], 1), (stride[0], 1), (padding[0], 0)
+    source, target = tuple(image.values.shape[2:]), (out.shape[1], *slopes.values.shape[2:])
+    taps, count = math.prod(kernel) * source[2], slopes.values.shape[1] * target[1] * target[2]
     tall = _tile(target[0], TALL)
     tiles = triton.cdiv(target[0], tall) * triton.cdiv(taps, WIDE)
     parts = max(1, min(triton.cdiv(count, FEWEST), PROGRAMS // tiles))
     length = triton.cdiv(triton.cdiv(count, parts), W_DEEP) * W_DEEP
     parts = triton.cdiv(count, length)
-    sums = out.new_empty(len(x), parts, target[0], taps)
+    sums = out.new_empty(len(out), parts, target[0], taps)
     checks = _checks((0, *source[:2]), target, kernel, stride, padding, 1)
-    with torch.cuda.device_of(x):
-        to_weight_kernel[(tiles, parts, len(x))](
+    with torch.cuda.device_of(out):
+        to_weight_kernel[(tiles, parts, len(out))](
             sums, slopes.values, image.values, slopes.top, image.top, count, parts, length, source, target, kernel,
             tuple(stride), tuple(padding), checks, tall, WIDE, W_DEEP, num_warps=W_WARPS, num_stages=W_STAGES,
         )  # fmt: skip
-    whole = (sums.sum(1) if parts > 1 else sums.squeeze(1)).view(len(x), target[0], *kernel, source[2])
-    if columns == 1:
+    whole = (sums.sum(1) if parts > 1 else sums.squeeze(1)).view(len(out), target[0], *kernel, source[2])
+    if across == 1:
         return out.copy_(whole[..., : out.shape[2]].permute(0, 1, 4, 2, 3))
-    wide = whole[..., : out.shape[2] * columns].squeeze(3).unflatten(3, (out.shape[2], columns))  # (M, O, KH, C, KW)
+    wide = whole[..., : out.shape[2] * across].squeeze(3).unflatten(3, (out.shape[2], across))  # (M, O, KH, C, KW)
     return out.copy_(wide.transpose(2, 3))
 
 
-def pack(x: Tensor, columns: int = 1, padding: int = 0, *, turned: bool = False) -> Packed:
+def pack_image(x: Tensor, weight: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Packed:
+    """Sources (M, B, C, H, W) as they are read with kernels of a shape."""
+    across = columns(weight, stride)
+    return pack(x, across, padding[1]) if across > 1 else pack(x)
+
+
+def pack(x: Tensor, across: int = 1, padding: int = 0, *, turned: bool = False) -> Packed:
     """Pictures (M, N, C, H, W) as halves, channels last.
 
     Arguments:
         x: The pictures, with any strides.
-        columns: How many neighbouring columns become channels, of which those of one channel are side by side.
+        across: How many neighbouring columns become channels, of which those of one channel are side by side.
         padding: Zeros at the left and right, where columns become channels.
         turned: Whether to turn them by half a turn.
     """
     m, n, c, h, w = x.shape
-    room = (h, w + 2 * padding - columns + 1, -(-c * columns // ALIGNED) * ALIGNED)
-    # the largest, wherever it is; NaN if one is
-    top = torch.linalg.vector_norm(x, math.inf, dim=(1, 2, 3, 4))
-    made = torch.empty(m, n, *room, dtype=torch.float16, device=x.device)
+    made, top = packed_shapes(x, across, padding)
+    room = tuple(made.shape[2:])
+    largest(top, x)
     count, steps, first = n * room[0] * room[1], x.stride()[1:], 0
     if turned:
         first = (h - 1) * steps[2] + (w - 1) * steps[3]
@@ -283,14 +297,42 @@ def pack(x: Tensor, columns: int = 1, padding: int = 0, *, turned: bool = False)
     channels = min(CHANNELS, triton.next_power_of_2(room[2]))
     with torch.cuda.device_of(x):
         pack_kernel[(triton.cdiv(count, PIXELS), triton.cdiv(room[2], channels), m)](
-            made, x, top, count, x.stride(0), steps, first, (c, h, w), room, columns, padding, PIXELS, channels
+            made, x, top, count, x.stride(0), steps, first, (c, h, w), room, across, padding, PIXELS, channels
         )
     return Packed(made, top)
 
 
-def _columns(weight: Tensor, stride: Sequence[int]) -> int:
+def packed_shapes(x: Tensor, across: int, padding: int) -> tuple[Tensor, Tensor]:
+    """Room for what :func:`pack` makes."""
+    m, n, c, h, w = x.shape
+    room = (h, w + 2 * padding - across + 1, -(-c * across // ALIGNED) * ALIGNED)
+    return x.new_empty(m, n, *room, dtype=torch.float16), x.new_empty(m)
+
+
+def largest(out: Tensor, x: Tensor) -> None:
+    """Write the largest size of each row's numbers to ``out``, wherever it is; NaN if one is."""
+    count = math.prod(x.shape[1:])
+    if not _solid(x):
+        out.copy_(torch.linalg.vector_norm(x, math.inf, dim=tuple(range(1, x.ndim))))
+        return
+    with torch.cuda.device_of(x):
+        bits = out.view(torch.int32).zero_()
+        top_kernel[(triton.cdiv(count, BLOCK * ROUNDS), len(x))](bits, x, count, x.stride(0), BLOCK, ROUNDS)
+
+
+def _solid(x: Tensor) -> bool:
+    """Whether each row fills its piece of memory, in whatever order."""
+    length = 1
+    for step, size in sorted(zip(x.stride()[1:], x.shape[1:], strict=True)):
+        if size > 1 and step != length:
+            return False
+        length *= size
+    return True
+
+
+def columns(weight: Sequence[int], stride: Sequence[int]) -> int:
     """How many columns become channels: as many as a kernel has, where the source has few channels; else one."""
-    return weight.shape[4] if weight.shape[2] <= FEW and stride[1] == 1 else 1
+    return weight[4] if weight[2] <= FEW and stride[1] == 1 else 1
 
 
 def _wide(weight: Tensor) -> Tensor:

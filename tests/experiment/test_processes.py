@@ -8,14 +8,18 @@ import stat
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from torch import nn
+from trials.shared import TRAIN, Few
 
-from pstn.experiment import Results, Table, find, run, share
+from pstn import STN
+from pstn.experiment import Results, Split, Table, find, run, share
 from pstn.experiment.workers import Processes, Reported, _begin
 
 TRIALS = Path(__file__).parent / "trials"
@@ -83,6 +87,42 @@ def test_what_fails_is_told_and_the_rest_is_done(tmp_path, monkeypatch, capsys):
     assert re.search("training 2 of gpu failed: .*device-side", told)
     assert re.search("training 2 of odd failed: RuntimeError.*strange", told), "an error that cannot travel, in words"
     assert {r["row"] for r in essence(tmp_path, "toy/troubled").values()} == {"good"}
+
+
+class Large:
+    """Digits of four times the pixels."""
+
+    def __call__(self, fold):
+        return Split(*(replace(part, x=part.x.repeat(1, 1, 2, 2)) for part in Few(40)(fold)))
+
+
+def test_what_takes_longest_is_begun_first(tmp_path, monkeypatch):
+    """Steps of a large fleet take longer."""
+    begun = []
+
+    class Crew:
+        at_once = 9
+
+        def start(self, job, table):
+            begun.append(job.networks[0].row.name)
+
+        def finish(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("pstn.experiment.engine.Processes", lambda *options: nullcontext(Crew()))
+    base = find("toy/few_digits", TRIALS).row("cnn")  # 2 networks, 6 steps of 8 digits
+    rows = {  # the costs in steps of those
+        "steps": replace(base, train=replace(TRAIN, steps=7)),  # 7
+        "digits a step": replace(base, train=replace(TRAIN, batch_size=11)),  # 7.04
+        "networks": replace(base, folds=3),  # 7.3
+        "samples": replace(base, train=replace(TRAIN, samples=2)),  # 8.5
+        "all digits a step": replace(base, train=replace(TRAIN, steps=4, batch_size=400)),  # 8.9: there are but 40
+        "pixels": replace(base, data=Large()),  # 12
+        "parameters": replace(base, model=lambda: STN(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))),  # 17
+    }
+    with pytest.raises(KeyboardInterrupt):
+        go(Table("toy/unlike", "", [replace(row, name=name) for name, row in rows.items()]), tmp_path, jobs=2)
+    assert begun == [*rows][::-1]
 
 
 def test_a_table_without_a_file_cannot_travel(tmp_path):

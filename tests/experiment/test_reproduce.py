@@ -2,12 +2,14 @@
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pstn.__main__ import main
-from pstn.experiment import Experiment, MissingTable, Table, find, names
+from pstn.experiment import Experiment, MissingTable, Results, Table, find, names, run
+from pstn.experiment.command import listing
 from pstn.experiment.network import plain, recipe
 
 TRIALS = Path(__file__).parent / "trials"
@@ -54,6 +56,17 @@ def test_list_shows_every_table_with_its_state(capsys, done):
     assert code == 0
     for words in ("toy/few_digits", "A few digits", "full", "5/5", "toy/fused", "0/2"):
         assert words in out
+
+
+def test_list_counts_the_rows_that_the_comparison_shows(table, tmp_path, monkeypatch):
+    """Whatever name their networks are recorded under; not the rows of which folds are missing."""
+    row = table.row("fast")
+    one, same, longer = (replace(row, name=name, column="extra") for name in ("one", "same", "longer"))
+    run(Table("toy/both", "", [one, same]), device="cpu", runs=tmp_path / "runs", results=tmp_path)
+    assert len({record["row"] for record in Results(tmp_path / "toy/both.jsonl").records.values()}) == 1
+    monkeypatch.setattr(type(row.data), "__call__", None)  # data is not needed
+    shown = listing([Table("toy/both", "", [one, same, replace(longer, folds=3)])], tmp_path)
+    assert shown.rows[0][3] == "2/3"
 
 
 def test_a_finished_table_is_shown_and_rendered(capsys, done):

@@ -28,16 +28,27 @@ own = {
     "to_weight_kernel": dict(
         common, TARGET=(channels, 20, 20, channels), TALL=tile, WIDE=halves.WIDE, DEEP=halves.W_DEEP
     ),
+    "top_kernel": dict(BLOCK=halves.BLOCK, ROUNDS=halves.ROUNDS),
+    "pack_kernel": dict(
+        STRIDES=(676 * channels, 676, 26, 1), FIRST=0, SOURCE=(channels, 26, 26), ROOM=(26, 26, channels), COLUMNS=1,
+        PADDING=0, PIXELS=halves.PIXELS, CHANNELS=halves.CHANNELS,
+    ),
 }[name]
 if name == "to_weight_kernel":
     warps, stages = halves.W_WARPS, halves.W_STAGES
 pointers = {"out": "*fp32", "x": "*fp16", "weight": "*fp16", "grad": "*fp16"}
+if name == "top_kernel":
+    pointers |= {"out": "*i32", "x": "*fp32"}
+if name == "pack_kernel":
+    pointers |= {"out": "*fp16", "x": "*fp32"}
 signature, attributes = {}, {}
 for index, each in enumerate(kernel.arg_names):
     if each in own:
         signature[each] = "constexpr"
     elif each in ("count", "parts", "length") or each.endswith("_step"):
-        signature[each] = "i32"  # of which nothing is known, as where the kernels are called
+        signature[each] = "i32"
+        if name == "top_kernel":
+            attributes[index,] = [["tt.divisibility", 16]]  # of the others nothing is known, as where they are called
     else:
         signature[each] = pointers.get(each, "*fp32")
         attributes[index,] = [["tt.divisibility", 16]]
@@ -50,17 +61,34 @@ print(made.asm["ptx"])
 """
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("channels", [80, 16])
-@pytest.mark.parametrize("name", ["multiply_kernel", "to_weight_kernel"])
-def test_tensor_cores_are_fed_by_wide_copies(name, channels, capability, tmp_path):
-    settings = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+def compiled(name, channels, capability, cache):
+    """The bytes of shared memory that a kernel needs, and its PTX."""
+    settings = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
     settings.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-c", SCRIPT, name, str(channels), str(capability)]
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     room, ptx = done.stdout.split("\n", 1)
-    assert int(room) <= {80: 99, 90: 227}[capability] * 1024, "what small GPUs of a generation have"
+    return int(room), ptx
+
+
+def test_the_largest_number_is_read_four_at_a_time_and_written_once(tmp_path):
+    _, ptx = compiled("top_kernel", 16, 90, tmp_path)
+    assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) >= 8
+    assert len(re.findall(r"atom\.global\S*\.max", ptx)) == 1
+
+
+def test_copies_are_written_wide(tmp_path):
+    _, ptx = compiled("pack_kernel", 16, 90, tmp_path)
+    assert re.findall(r"st\.global\.v4\.b32", ptx)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("channels", [80, 16])
+@pytest.mark.parametrize("name", ["multiply_kernel", "to_weight_kernel"])
+def test_tensor_cores_are_fed_by_wide_copies(name, channels, capability, tmp_path):
+    room, ptx = compiled(name, channels, capability, tmp_path)
+    assert room <= {80: 99, 90: 227}[capability] * 1024, "what small GPUs of a generation have"
     assert ("wgmma.mma_async" if capability == 90 else "mma.sync") in ptx
     copies = re.findall(r"cp\.async\.c[ga]\.shared\.global \[.*?\], \[.*?\], (0x\w+)", ptx)
     wide = copies.count("0x10")

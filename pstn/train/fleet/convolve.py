@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from pstn import kernels
 
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
-_POOLS = (torch.max_pool1d, torch.max_pool2d, F.max_pool1d, F.max_pool2d)
+_POOLS = {torch.max_pool1d: 1, torch.max_pool2d: 2, F.max_pool1d: 1, F.max_pool2d: 2}
 #: What the kernels without tensor cores are made for: the most products of channels, and the longest side.
 CHANNELS, SIDE = 2048, 11
 #: From how many numbers in its windows, a network and batch, and from how many channels, a convolution of more than a
@@ -54,9 +54,9 @@ class Products(TorchFunctionMode):
                 self.multiplied = True
                 return convolve(*found)
         if function in _POOLS and is_batchedtensor(args[0]):
-            size = _apart(*args, **kwargs)
-            if size is not None:
-                return pooled(args[0], size)
+            windows = _windows(_POOLS[function], *args, **kwargs)
+            if windows is not None:
+                return pooled(args[0], *windows)
         if function is F.batch_norm and is_batchedtensor(args[0]):
             return normalised(*args, **kwargs)
         return function(*args, **kwargs)
@@ -95,16 +95,20 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
     line = weight.ndim == 3
     if line:
         x, weight, stride, padding = x.unsqueeze(2), weight.unsqueeze(2), (1, *stride), (0, *padding)
-    # squeezed, not indexed: the gradient of an index is a copy among zeros
-    out = kernel(x[None], weight[None], None if bias is None else bias[None], stride, padding).squeeze(0)
-    return out.squeeze(2) if line else out
+    out = kernel(x[None], weight[None], None if bias is None else bias[None], stride, padding)
+    # In no view's name: what an operator returned as one must not be written to, as activations in place do.
+    return torch.ops.aten._unsafe_view(out, out.shape[1:3] + out.shape[4 if line else 3 :])
 
 
-def pooled(x: Tensor, size: Sequence[int]) -> Tensor:
-    """The largest value in each window, the windows side by side, by Triton."""
+def pooled(x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    """The largest value in each window of (B, C, *space), in one or two dimensions, by Triton."""
     from pstn.kernels.pool import pool
 
-    return pool(x.unsqueeze(-2), (1, *size)).squeeze(-2) if len(size) == 1 else pool(x, size)
+    line = len(size) == 1
+    if line:
+        x, size, stride, padding = x.unsqueeze(2), (1, *size), (1, *stride), (0, *padding)
+    out = pool(x, size, stride, padding)
+    return torch.ops.aten._unsafe_view(out, out.shape[:2] + out.shape[3 if line else 2 :])  # as in `fused`
 
 
 def normalised(
@@ -172,7 +176,8 @@ def _each(value: int | Sequence[int], k: int) -> tuple[int, ...]:
     return values * k if len(values) == 1 else values
 
 
-def _apart(
+def _windows(
+    k: int,
     x: Tensor,
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] | None = None,
@@ -180,15 +185,17 @@ def _apart(
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> tuple[int, ...] | None:
-    """The windows' size, where they lie side by side and the kernels can do it; None otherwise."""
-    k = x.ndim - 2
-    if k not in (1, 2) or return_indices or not _at_hand(x):
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Size, stride and padding of a pooling in k dimensions that the kernels can do; None for any other."""
+    plain = set(_each(dilation, k)) == {1} and not ceil_mode and not return_indices
+    if not plain or x.ndim != k + 2 or x.numel() == 0 or not _at_hand(x):
         return None
-    size, step = _each(kernel_size, k), _each(stride or kernel_size, k)
-    plain = size == step and not any(_each(padding, k)) and set(_each(dilation, k)) == {1} and not ceil_mode
-    fits = x.numel() > 0 and all(n <= m for n, m in zip(size, x.shape[2:], strict=True)) and math.prod(size) <= 64
-    return size if plain and fits else None
+    size, around = _each(kernel_size, k), _each(padding, k)
+    step = size if stride is None else _each(stride, k) or size
+    axes = zip(x.shape[2:], size, step, around, strict=True)
+    # what torch refuses is left for it to refuse
+    fits = all(0 < n <= m + 2 * p and s > 0 and 0 <= 2 * p <= n for m, n, s, p in axes) and math.prod(size) <= 64
+    return (size, step, around) if fits else None
 
 
 def _plain(

@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 from pstn.train.config import Train
 from pstn.train.fleet.channels import Channels
 from pstn.train.fleet.convolve import Products
+from pstn.train.fleet.copies import share_copies
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
 from pstn.train.seed import seeded
@@ -145,7 +146,7 @@ class Stack:
             return
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
-        step = record(self._gradient(autocast), inputs)
+        step = share_copies(record(self._gradient(autocast), inputs))
         self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
 
     def _gradient(self, autocast: bool) -> Callable[..., Triple]:
