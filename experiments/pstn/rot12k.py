@@ -91,7 +91,8 @@ def learned(where: str) -> Experiment:
     """A place, with a spread that is learned once for all digits."""
     full = row(where, "learned")
     quick = {**full.quick, "train": replace(LEARNED, steps=20, batch_size=16)}
-    return replace(full, label=f"P-STN-{where}, learned spread", train=LEARNED, grid=RATES, quick=quick)
+    return replace(full, label=f"P-STN-{where}, learned spread", train=LEARNED, grid=RATES, column="extra",
+                   quick=quick)  # fmt: skip
 
 
 POINTS = [row("CNN", "point"), *(row(where, kind) for where in PLACES[1:] for kind in ("point", "student"))]  # type: ignore[arg-type]
