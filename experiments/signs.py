@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pstn import STN, Point, Similarity, StudentT, nets
+from pstn import STN, Affine, Point, Similarity, StudentT, nets, warp
 from pstn.data import Boxed, Data, Normalise, gtsrb, mtsd, on_clutter
 from pstn.data.files import roots
 from pstn.data.gtsrb import FILE, find_gtsrb, most_common, of_classes
@@ -34,6 +34,8 @@ SEEN, SOURCE = 224, 448
 #: The same of the pasted signs; the localizer sees the source.
 CROP, CANVAS = 32, 64
 WEIGHTS = Path("ImageNet") / "resnet18-f37072fd.pth"
+#: For German signs, a spread to look around with.
+LOOK = 0.1
 #: softplus(-20) is where the paper's code lets β start.
 SPREAD = 4.54e-5
 TRAIN = Train(
@@ -43,7 +45,10 @@ TRAIN = Train(
 #: Without ImageNet's weights to start from, classifiers learn faster; the localizer's rate is the paper's.
 SMALL = replace(TRAIN, lr=1e-3, localizer_lr=0.1)
 
-View = Literal["whole", "box"]
+#: Loose boxes: how many times as wide as the sign, and how much wider a crop to draw them in is.
+LOOSE, ROOM = (0.8, 2.5), 4
+
+View = Literal["whole", "box", "loose"]
 
 
 @cache
@@ -90,15 +95,40 @@ def _shuffled(mask: Tensor) -> Tensor:
 class Pasted:
     """German signs of the ten most common classes on clutter, whole canvases or what is in the boxes.
 
-    The training canvases of folds differ in places and clutter; the validation's tracks are none of the training's.
+    Of loose boxes, training has crops with room around to draw them in. The training canvases of folds differ in places
+    and clutter; the validation's tracks are none of the training's.
     """
 
     view: View = "whole"
 
     def __call__(self, fold: int) -> Split:
-        parts = [part.data if self.view == "whole" else part.crops(CROP) for part in _pasted(fold)]
+        whole = _pasted(fold)
+        parts = [part.data if self.view == "whole" else part.crops(CROP) for part in whole]
+        if self.view == "loose":
+            parts[0] = whole[0].crops(ROOM * CROP, room=ROOM)
         train, validation, test = (part.normalised(NORMALISE) for part in parts)
         return Split(train, validation, test)
+
+
+class Loosen(nn.Module):
+    """Boxes that are not quite right, drawn anew at every step: of any width in LOOSE, with half of the sign or more.
+
+    A classifier that has seen a sign only as its box shows it, to the pixel, does not know it half a pixel aside: there
+    is then nothing for a transformer to follow.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.family = Affine(scale="linear")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Views of CROP × CROP pixels of crops with room."""
+        numbers = torch.rand(len(x), 3, device=x.device)
+        low, high = LOOSE
+        width = low * (high / low) ** numbers[:, :1]
+        aside = (2 * numbers[:, 1:] - 1) * (1 - 0.5 / width).clamp(min=0.5) * width / ROOM
+        zoom, none = width / ROOM - 1, torch.zeros_like(width)
+        return warp(x, self.family, torch.cat([zoom, none, none, zoom, aside], 1), size=(CROP, CROP))
 
 
 def no_photographs() -> str | None:
@@ -141,9 +171,9 @@ def small_stn(pretrained: STN, posterior: Posterior = Point()) -> STN:  # noqa: 
     return STN(pretrained.body, localizer, Similarity(), posterior, size=(CROP, CROP), frozen=True)
 
 
-def small_pstn(pretrained: STN) -> STN:
+def small_pstn(pretrained: STN, spread: float = SPREAD) -> STN:
     """The same with a Student-t of two degrees of freedom."""
-    return small_stn(pretrained, StudentT(spread=SPREAD))
+    return small_stn(pretrained, StudentT(spread=spread))
 
 
 def quick(data: Pasted) -> dict:

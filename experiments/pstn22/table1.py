@@ -1,6 +1,8 @@
 """P-STN 2022, Table 1: finding traffic signs for a frozen classifier that was trained on their boxes."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 from experiments import signs
 from experiments.signs import SMALL, SOURCE, TRAIN, Pasted, Photographs, quick
@@ -22,7 +24,13 @@ CROPS = Experiment(
     "gtsrb-boxes", Pasted("box"), signs.small_cnn, label="classifier on boxes, GTSRB", column="extra",
     quick=quick(Pasted("box")), **SHOWN,
 )  # fmt: skip
+LOOSE = replace(
+    CROPS, name="gtsrb-loose", data=Pasted("loose"), label="classifier on loose boxes, GTSRB", augment=signs.Loosen,
+    quick=quick(Pasted("loose")),
+)  # fmt: skip
 PASTED = {"data": Pasted(), "quick": quick(Pasted()), **SHOWN}
+#: A localizer as fast as the classifiers.
+FAST = {**PASTED, "train": replace(SMALL, localizer_lr=1.0), "needs": LOOSE, "column": "best"}
 TABLE = Table(
     "pstn22/table1",
     "P-STN 2022, Table 1: traffic signs",
@@ -34,15 +42,31 @@ TABLE = Table(
         Experiment("gtsrb-cnn", model=signs.small_cnn, label="CNN, GTSRB", **PASTED),
         Experiment("gtsrb-stn", model=signs.small_stn, label="STN, GTSRB", needs=CROPS, **PASTED),
         Experiment("gtsrb-pstn", model=signs.small_pstn, label="P-STN, GTSRB", needs=CROPS, **PASTED),
+        LOOSE,
+        Experiment(
+            "gtsrb-stn-loose", model=signs.small_stn, label="STN, loose boxes, GTSRB", line="STN, GTSRB", **FAST
+        ),
+        Experiment(
+            "gtsrb-pstn-loose",
+            model=partial(signs.small_pstn, spread=signs.LOOK),
+            line="P-STN, GTSRB",
+            label="P-STN, loose boxes, GTSRB",
+            **FAST,
+        ),
     ],
     claims=[
         *(Claim(f"{a} beats CNN", f"gtsrb-{b}", "gtsrb-cnn") for a, b in (("STN", "stn"), ("P-STN", "pstn"))),
         Claim("P-STN beats STN", "gtsrb-pstn", "gtsrb-stn"),
         Claim("P-STN has less NLL than STN", "gtsrb-pstn", "gtsrb-stn", "nll", False),
+        Claim("P-STN beats STN, loose boxes", "gtsrb-pstn-loose", "gtsrb-stn-loose"),
+        Claim("P-STN has less NLL than STN, loose boxes", "gtsrb-pstn-loose", "gtsrb-stn-loose", "nll", False),
     ],
     quick=("gtsrb-boxes", "gtsrb-cnn", "gtsrb-stn", "gtsrb-pstn"),
     fleet=20,
     note="MTSD: the warps take from 448×448 pixels (the authors' code from 1024×1024), the classifier on boxes is "
     "trained like the rest (its recipe is not published), other-sign is no class, and a view ends at the photograph's "
-    "border.",
+    "border. GTSRB: a classifier that has seen signs only as their boxes show them, to the pixel, knows hardly any "
+    "half a pixel aside, and transformers in front of it find none. In rows 'loose boxes', which are not run yet, it "
+    "has seen them in boxes of 0.8 to 2.5 times their width, off by up to half of the sign; there, localizers learn as "
+    "fast as classifiers.",
 )

@@ -40,9 +40,11 @@ class Boxed:
         """The images at the given indices, with their boxes."""
         return Boxed(self.data.subset(indices), self.boxes[indices], self.tracks[indices])
 
-    def crops(self, size: int) -> Data:
-        """What is in the boxes, at one size, (N, C, size, size)."""
-        return replace(self.data, x=_cut(self.data.x, self.boxes, size), name=f"{self.data.name}, boxes")
+    def crops(self, size: int, room: float = 1.0) -> Data:
+        """What is in the boxes, at one size, (N, C, size, size); with room, in boxes so many times as wide and high."""
+        middle, half = (self.boxes[:, 2:] + self.boxes[:, :2]) / 2, room * (self.boxes[:, 2:] - self.boxes[:, :2]) / 2
+        boxes = torch.cat([middle - half, middle + half], 1) if room != 1 else self.boxes
+        return replace(self.data, x=_cut(self.data.x, boxes, size), name=f"{self.data.name}, boxes")
 
 
 def find_gtsrb(root: StrPath | None = None) -> Path | None:

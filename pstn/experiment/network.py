@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from dataclasses import asdict, dataclass, replace
@@ -69,6 +70,13 @@ class Network:
     def steps(self) -> int:
         """How many steps it takes to train."""
         return self.config.length(len(_split(self.row.data, self.fold).train))
+
+    @cached_property
+    def products(self) -> int:
+        """A rough measure of what a step multiplies: the numbers that go in by the parameters."""
+        config, train = self.config, _split(self.row.data, self.fold).train
+        numbers = min(config.batch_size, len(train)) * config.samples * math.prod(train.x.shape[1:])
+        return numbers * sum(map(math.prod, _outline(self.row, plain(self.setting))[1]))
 
     @cached_property
     def architecture(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from rich.progress import Progress
 
-from pstn.experiment.network import Network, _outline, _split, checksum, plain
+from pstn.experiment.network import Network, checksum
 from pstn.experiment.results import Record
 from pstn.train import fit_fleet
 from pstn.train.checkpoint import write
@@ -59,10 +59,7 @@ class Job:
         if self.kind == "test":
             return 0.0
         first = self.networks[0]  # the others of its fleet have the same shapes and lengths
-        train, config = _split(first.row.data, first.fold).train, first.config
-        numbers = min(config.batch_size, len(train)) * config.samples * math.prod(train.x.shape[1:])
-        parameters = sum(map(math.prod, _outline(first.row, plain(first.setting))[1]))
-        return first.steps * math.sqrt(len(self.networks) * numbers * parameters)
+        return first.steps * math.sqrt(len(self.networks) * first.products)
 
     @property
     def folder(self) -> Path:

@@ -68,6 +68,15 @@ def test_what_is_in_a_box():
     torch.testing.assert_close(found[0, 1], ((-0.25 + 0.75 * steps) / 4 + 0.5)[:, None].expand(10, 10))
 
 
+def test_room_around_a_box():
+    signs = on_clutter(smooth(3), size=48, sides=(12, 14), seed=1)
+    wide, narrow = signs.crops(30, room=3).x, signs.crops(10).x
+    torch.testing.assert_close(wide[..., 10:20, 10:20], narrow)
+    steps = (torch.arange(30) + 0.5) / 30
+    found = smooth(1).crops(30, room=1.2).x[0, 0, 0]
+    torch.testing.assert_close(found, (0.125 - 0.75 + 1.5 * steps) / 4 + 0.5)
+
+
 def test_on_clutter_the_box_has_the_sign_and_the_rest_does_not():
     signs = smooth(40)
     pasted = on_clutter(signs, size=48, sides=(12, 24), patches=3, seed=1)

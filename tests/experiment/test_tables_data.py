@@ -178,8 +178,26 @@ def test_signs(root, tmp_path):
     assert one.train.num_classes == 10
     assert not torch.equal(one.train.x, other.train.x), "folds differ in their canvases"
     assert torch.equal(one.test.x, other.test.x), "but are tested on the same"
-    found = trained("pstn22/table1", ["gtsrb-stn", "gtsrb-pstn"], tmp_path)
-    assert "gtsrb-boxes" in found, "the classifier that the others need"
+    found = trained("pstn22/table1", ["gtsrb-stn", "gtsrb-pstn-loose"], tmp_path)
+    assert {"gtsrb-boxes", "gtsrb-loose"} <= found.keys(), "the classifiers that the others need"
+
+
+def test_loose_boxes_show_a_sign_at_any_width_and_place():
+    signs = importlib.import_module("experiments.signs")
+    torch.manual_seed(0)
+    side = signs.ROOM * signs.CROP
+    x = torch.zeros(500, 1, side, side)
+    start = (side - signs.CROP) // 2
+    x[:, :, start : start + signs.CROP, start : start + signs.CROP] = 1
+    seen = signs.Loosen()(x)
+    assert seen.shape == (500, 1, signs.CROP, signs.CROP)
+    share = seen.mean((1, 2, 3))  # of the view that the sign takes
+    widest = signs.LOOSE[1]
+    assert share.max() > 0.9, "near the narrow end the sign fills the view"
+    assert 0.5 / widest**2 < share.min() < 0.8 / widest**2, "near the wide end half of it may stand in a corner"
+    columns = seen.mean(2).squeeze(1)
+    middle = (columns * torch.arange(signs.CROP)).sum(1) / columns.sum(1)
+    assert middle.min() < signs.CROP / 4 < 3 * signs.CROP / 4 < middle.max()
 
 
 def test_the_networks_for_photographs_read_and_answer():
