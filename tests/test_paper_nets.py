@@ -251,6 +251,19 @@ def test_plankton_has_the_papers_layers():
     assert [type(m) for m in localizer if not isinstance(m, nn.Flatten | nn.Linear)] == [nn.ReLU, nn.ReLU]
 
 
+def test_plankton_may_start_with_weights_that_let_the_image_through():
+    x, spreads = torch.rand(6, 1, 95, 95), []
+    for scaled in (False, True):
+        torch.manual_seed(0)
+        body = nets.plankton_classifier(scaled=scaled).eval()
+        with torch.no_grad():
+            features = body[:10](x)
+            spreads.append(features.std(0).mean() / x.std(0).mean())
+            assert body(x).std(0).mean() < 1, "no class is preferred by much"
+    assert spreads[0] < 0.01
+    assert 0.05 < spreads[1] < 5
+
+
 def test_birds_are_looked_at_in_tiles():
     def trunk():
         return nn.Sequential(nn.Conv2d(3, 6, 4, 4), nn.ReLU())

@@ -242,12 +242,17 @@ def placed_numbers(
     return STN(body, localizers, Affine(scale="linear"), Point(), where)
 
 
+#: Of plankton's activations, below zero.
+SLOPE = 1 / 3
+
+
 def plankton_classifier(
     size: int = 95,
     classes: int = 121,
     *,
     channels: Sequence[int] = (32, 32, 64, 64, 128, 128, 128, 256, 256, 256),
     units: int = 512,
+    scaled: bool = False,
 ) -> nn.Sequential:
     """The placement paper's CNN for plankton: ten convolutions of 3×3, pooled behind the 2nd, 4th, 7th and 10th.
 
@@ -259,9 +264,12 @@ def plankton_classifier(
         classes: How many classes.
         channels: Filters of the ten convolutions.
         units: Units of the two hidden linear layers.
+        scaled: Whether weights start at a size that keeps signals as large as they come, but for the last layer's, a
+            tenth of it. As the paper has them, at torch's own size, signals shrink from layer to layer: what comes out
+            hardly depends on the image, and hundreds of steps pass before anything is learned.
 
     References:
-        Finnveden et al., ICPR 2020, A.4
+        Finnveden et al., ICPR 2020, A.4; He et al., ICCV 2015
 
     Example:
         >>> sum(p.numel() for p in plankton_classifier().parameters())
@@ -271,11 +279,19 @@ def plankton_classifier(
     before, side = 1, size
     for n, width in enumerate(channels, start=1):
         pool = [nn.MaxPool2d(3, 2)] if n in (2, 4, 7, 10) else []
-        layers.append(nn.Sequential(nn.Conv2d(before, width, 3, padding=1), nn.LeakyReLU(1 / 3), *pool))
+        layers.append(nn.Sequential(nn.Conv2d(before, width, 3, padding=1), nn.LeakyReLU(SLOPE), *pool))
         before, side = width, (side - 1) // 2 if pool else side
-    first = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(before * side * side, units), nn.LeakyReLU(1 / 3))
-    second = nn.Sequential(nn.Dropout(0.5), nn.Linear(units, units), nn.LeakyReLU(1 / 3))
-    return nn.Sequential(*layers, first, second, nn.Sequential(nn.Dropout(0.5), nn.Linear(units, classes)))
+    first = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(before * side * side, units), nn.LeakyReLU(SLOPE))
+    second = nn.Sequential(nn.Dropout(0.5), nn.Linear(units, units), nn.LeakyReLU(SLOPE))
+    body = nn.Sequential(*layers, first, second, nn.Sequential(nn.Dropout(0.5), nn.Linear(units, classes)))
+    if scaled:
+        weighted = [layer for layer in body.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        for layer in weighted:
+            nn.init.kaiming_normal_(layer.weight, a=SLOPE)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        with torch.no_grad():
+            weighted[-1].weight.mul_(0.1)
+    return body
 
 
 def placed_plankton(
