@@ -18,7 +18,7 @@ from pstn.kernels.stacked import stacked
 
 #: From how many target channels, taps of all source channels, and products a network has to sum, tensor cores are
 #: faster.
-CHANNELS, TAPS, PRODUCTS = 16, 64, 30_000_000
+CHANNELS, TAPS, PRODUCTS = 16, 64, 20_000_000
 
 
 def dense(weight: Sequence[int], windows: int) -> bool:
