@@ -25,18 +25,10 @@ FOLDER, ARCHIVE = "PlanktonSet", "ndsb_train_gray.zip"
 ORIGIN = "train.zip of https://www.kaggle.com/c/datasciencebowl, unpacked, or the same images in one archive"
 
 
-def find_plankton(root: StrPath | None = None) -> Path | zipfile.Path | None:
-    """The folder of the classes' folders, unpacked or within the archive, if it is at hand."""
-    for place in roots(root):
-        folder, archive = place / FOLDER / "train", place / FOLDER / ARCHIVE
-        if folder.is_dir():
-            return folder
-        if archive.is_file():
-            try:
-                return zipfile.Path(archive, "train/")
-            except zipfile.BadZipFile as error:
-                raise ValueError(f"{archive} is not a zip archive ({error}); fetch it again") from error
-    return None
+def find_plankton(root: StrPath | None = None) -> Path | None:
+    """The folder of the classes' folders, or the archive that it is in, if either is at hand."""
+    places = [place / FOLDER / name for place in roots(root) for name in ("train", ARCHIVE)]
+    return next((path for path in places if (path.is_file() if path.name == ARCHIVE else path.is_dir())), None)
 
 
 def plankton(root: StrPath | None = None, *, size: int = 192, per_class: int | None = None) -> Data:
@@ -56,24 +48,35 @@ def plankton(root: StrPath | None = None, *, size: int = 192, per_class: int | N
     References:
         R. K. Cowen, S. Sponaugle, K. Robinson and J. Luo, PlanktonSet 1.0, 2015.
     """
-    top: Any = find_plankton(root)
-    if top is None:
+    found = find_plankton(root)
+    if found is None:
         looked = " or ".join(str(place / FOLDER) for place in roots(root))
         raise FileNotFoundError(
             f"PlanktonSet is not at hand: looked for train or {ARCHIVE} in {looked}; it is {ORIGIN}"
         )
+    top = _opened(found)
     folders = sorted((entry for entry in top.iterdir() if entry.is_dir()), key=lambda entry: entry.name)
     endings = _pillow().registered_extensions()
     files: list[tuple[Any, int]] = []
     for label, folder in enumerate(folders):
-        found = [file for file in _files(folder) if Path(file.name).suffix.lower() in endings]
-        files += [(file, label) for file in found[:per_class]]
+        images = [file for file in _files(folder) if Path(file.name).suffix.lower() in endings]
+        files += [(file, label) for file in images[:per_class]]
     if not files:
         raise ValueError(f"{top} holds no images; expected a folder a class: {ORIGIN}")
     x = torch.zeros(len(files), 1, size, size)
     for row, (file, _) in zip(x, files, strict=True):
         framed(file, row)
     return Data(x, torch.tensor([label for _, label in files]), tuple(f.name for f in folders), "PlanktonSet")
+
+
+def _opened(path: Path) -> Any:
+    """The folder of the classes' folders, which may be within an archive."""
+    if path.is_dir():
+        return path
+    try:
+        return zipfile.Path(path, "train/")
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is not a zip archive ({error}); fetch it again") from error
 
 
 def framed(file: Any, out: Float[Tensor, "1 n n"]) -> None:
