@@ -113,8 +113,8 @@ class Pasted:
 class Loosen(nn.Module):
     """Boxes that are not quite right, drawn anew at every step: of any width in LOOSE, with half of the sign or more.
 
-    A classifier that has seen a sign only as its box shows it, to the pixel, does not know it half a pixel aside: there
-    is then nothing for a transformer to follow.
+    A classifier that has seen signs only as their boxes show them knows few of them a little aside, and none in boxes
+    twice as wide: there is then nothing for a transformer to follow.
     """
 
     def __init__(self) -> None:
