@@ -53,8 +53,7 @@ class Job:
         """A rough measure of how long the job takes, to tell long ones from short ones; none to test.
 
         The steps, times the root of what there is to multiply in each: numbers that go in by parameters. The root, for
-        the more there is to do at once, the less of the machine is left idle: of several powers, times on record follow
-        this one best.
+        the more there is to do at once, the less of the machine is left idle.
         """
         if self.kind == "test":
             return 0.0
