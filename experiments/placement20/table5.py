@@ -92,7 +92,7 @@ def short(full: Experiment) -> Experiment:
     tags = {**full.tags, "network": f"{full.tags['network']}, short"}
     quick = {**full.quick, "train": replace(SHORT, steps=3, batch_size=8)}
     name, label = f"{full.name}-short", f"{full.label}, 8,000 steps"
-    return replace(full, name=name, label=label, model=model, train=SHORT, tags=tags, column="extra", quick=quick)
+    return replace(full, name=name, label=label, model=model, train=SHORT, tags=tags, column="best", quick=quick)
 
 
 ONCE = {name: row(name, column="extra" if name == "CNN" else "published") for name in ("CNN", *ERRORS)}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Literal
 
 from pstn import STN, Affine, C, Learned, Placement, Point, Rotation, StudentT, nets
 from pstn.data import mnist_rot_12k
@@ -105,31 +105,30 @@ def learned(where: str) -> Experiment:
     """A place, with a spread that is learned once for all digits."""
     full = row(where, "learned")
     quick = {**full.quick, "train": replace(LEARNED, steps=20, batch_size=16)}
-    return replace(full, label=f"P-STN-{where}, learned spread", train=LEARNED, grid=RATES, column="extra",
-                   quick=quick)  # fmt: skip
+    label = f"P-STN-{where}, learned spread"
+    return replace(full, label=label, line=label, train=LEARNED, grid=RATES, quick=quick)
 
 
-def normed_row(where: str, label: str, train: Train, **options: Any) -> Experiment:
+def normed_row(where: str, label: str, train: Train) -> Experiment:
     """A row of a classifier with batch normalisation."""
-    name = f"{where.lower()}-normed"
     quick = {"data": Rot12k(limit=120), "train": replace(train, steps=20, batch_size=16)}
-    usual: dict[str, Any] = {"folds": 3, "augment": Turn, "tags": {"place": where, "kind": "normed"}, "quick": quick}
-    return Experiment(name, Rot12k(), partial(normed, where), train, label, **{**usual, "column": "extra", **options})
+    return Experiment(
+        f"{where.lower()}-normed", Rot12k(), partial(normed, where), train, label=f"{label}, batch norm", folds=3,
+        augment=Turn, column="best", tags={"place": where, "kind": "normed"}, quick=quick,
+    )  # fmt: skip
 
 
 NORMED_ROWS = [
-    normed_row("CNN", "CNN, batch norm", NORMED, line="CNN", column="best"),
-    normed_row("C0", "P-STN-C0, batch norm, learned spread",
+    normed_row("CNN", "CNN", NORMED),
+    normed_row("C0", "P-STN-C0, learned spread",
                replace(LEARNED, lr=NORMED.lr, weight_decay=NORMED.weight_decay, kl_weight=9.0)),
-    normed_row("starts", "P-STN-C0, batch norm, eight starts", NORMED, line="P-STN-C0 from eight starts",
-               column="best"),
+    normed_row("starts", "P-STN-C0, eight starts", NORMED),
 ]  # fmt: skip
 POINTS = [row("CNN", "point"), *(row(where, kind) for where in PLACES[1:] for kind in ("point", "student"))]  # type: ignore[arg-type]
 TABLE = Table(
     "pstn/rot12k",
     "mnist-rot-12k: seven places of a transformer, sure of its angle or not",
-    [*POINTS, *(rated(each) for each in POINTS[:2]), *(learned(where) for where in ("C0", "SL1")),
-     *NORMED_ROWS],
+    [*POINTS, *(rated(each) for each in POINTS[:2]), *(learned(where) for where in ("C0", "SL1")), *NORMED_ROWS],
     claims=[
         *(Claim(f"P-STN-{where} beats STN-{where}", f"{where.lower().replace(' ', '-')}-student",
                 f"{where.lower().replace(' ', '-')}-point") for where in PLACES[1:]),

@@ -223,7 +223,12 @@ def _describe(module: nn.Module | None) -> str:
     # From 2.13 on, torch says of batch normalisation that it has a bias; that is among the shapes, and the same network
     # is to be found by whatever torch.
     text = re.sub(r"(affine=\w+), bias=True(?=, track_running_stats)", r"\1", repr(module))
-    return _anywhere(f"{text}\n{shapes}")
+    return _rounded(_anywhere(f"{text}\n{shapes}"))
+
+
+def _rounded(text: str) -> str:
+    """A text with all numbers to twelve digits: what was computed differs in the last ones between machines."""
+    return re.sub(r"\d+\.\d{12,}(e[-+]?\d+)?", lambda found: f"{float(found[0]):.12g}", text)
 
 
 @lru_cache(maxsize=16)

@@ -1,9 +1,11 @@
 """What a network is found by."""
 
+import math
+
 import pytest
 from torch import nn
 
-from pstn import nets
+from pstn import STN, Gaussian, Similarity, nets
 from pstn.experiment.network import _describe
 
 
@@ -14,6 +16,17 @@ def test_a_network_is_found_by_whatever_torch(kind):
     assert f"{kind.__name__}(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)" in text
     assert "0.bias: (3,) True" in text
     assert "bias=False" in _describe(nn.Conv2d(1, 2, 3, bias=False))
+
+
+def test_a_network_is_found_whatever_the_last_digits_of_what_was_computed():
+    """A prior's scale that comes out of matrices rounds differently on another machine."""
+
+    def text(scale):
+        return _describe(STN(nn.Flatten(), nets.blind(), Similarity(), Gaussian(scale)))
+
+    for scale in (0.02253, 1e-7 / 3, 12345.678901234567, math.pi):
+        assert text(scale) == text(math.nextafter(scale, 9e9))
+        assert text(scale) != text(scale * (1 + 1e-9))
 
 
 def test_networks_that_differ_are_described_differently():
