@@ -114,7 +114,7 @@ def normed_row(where: str, label: str, train: Train) -> Experiment:
     quick = {"data": Rot12k(limit=120), "train": replace(train, steps=20, batch_size=16)}
     return Experiment(
         f"{where.lower()}-normed", Rot12k(), partial(normed, where), train, label=f"{label}, batch norm", folds=3,
-        augment=Turn, column="best", tags={"place": where, "kind": "normed"}, quick=quick,
+        augment=Turn, column="best", tags={"place": "CNN" if where == "CNN" else "C0", "kind": "normed"}, quick=quick,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from pstn.warp import warp
 
 Where = Literal["anywhere", "centre"]
 Kind = Literal["uniform", "normal"]
+Along = Literal["axes", "diagonals"]
 
 
 class Similar(Move):
@@ -99,7 +100,7 @@ class Similar(Move):
 
 
 class Projected(Move):
-    r"""Pictures scaled about their centre, their corners then pulled about: each coordinate by :math:`N(0, \sigma^2)`.
+    r"""Pictures scaled about their centre, their corners then pulled about by :math:`N(0, \sigma^2)`.
 
     Convention: the pose is that of :class:`pstn.families.Projective` whose map takes the corners of the picture as it
     was to where they are now. Corners pulled across each other (one draw in seventy at the paper's figures)
@@ -109,6 +110,9 @@ class Projected(Move):
         side: The side of a picture, in pixels.
         scale: The least and the greatest scale; uniform.
         deviation: σ in pixels.
+        along: Whether each coordinate of a corner is pulled by itself, along the ``"axes"``, or a corner outwards or
+            inwards by one amount, along the ``"diagonals"``. The paper's words, stretching each corner by an amount,
+            allow both.
         fill: The value outside the picture.
 
     References:
@@ -123,10 +127,18 @@ class Projected(Move):
     corners: Tensor
 
     def __init__(
-        self, side: int = 28, *, scale: tuple[float, float] = (0.75, 1.0), deviation: float = 5.0, fill: float = 0.0
+        self,
+        side: int = 28,
+        *,
+        scale: tuple[float, float] = (0.75, 1.0),
+        deviation: float = 5.0,
+        along: Along = "axes",
+        fill: float = 0.0,
     ) -> None:
         super().__init__()
         _check_bent(side, scale, deviation)
+        check_choice("along", along, get_args(Along))
+        self.along = along
         self.family = Projective()
         self.side, self.scale, self.deviation, self.fill = side, scale, deviation, fill
         self.register_buffer("corners", torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]]), persistent=False)
@@ -137,9 +149,12 @@ class Projected(Move):
         """Random poses, (count, 8)."""
         low, high = self.scale
         scale = low + (high - low) * drawn("uniform", (count, 1), device, generator)
-        pulled = drawn("normal", (count, 8), device, generator) * (2 * self.deviation / self.side)
-        corners = scale[..., None] * self.corners.to(pulled) + pulled.unflatten(1, (4, 2))
-        return self.family.from_matrix(_square_to(corners))
+        numbers = 8 if self.along == "axes" else 4
+        pulled = drawn("normal", (count, numbers), device, generator) * (2 * self.deviation / self.side)
+        square, pulled = self.corners.to(pulled), pulled.unflatten(1, (4, -1))
+        if self.along == "diagonals":
+            pulled = pulled * square / math.sqrt(2)
+        return self.family.from_matrix(_square_to(scale[..., None] * square + pulled))
 
     def move(self, x: Float[Tensor, "b c h w"], pose: Float[Tensor, "b 8"]) -> Float[Tensor, "b c h w"]:
         """The pictures seen through the inverse maps."""
@@ -148,7 +163,8 @@ class Projected(Move):
 
     def extra_repr(self) -> str:
         """What ``repr`` shows inside the brackets."""
-        return f"side={self.side}, scale={self.scale}, deviation={self.deviation}"
+        along = "" if self.along == "axes" else f", along={self.along}"
+        return f"side={self.side}, scale={self.scale}, deviation={self.deviation}{along}"
 
 
 class Elastic(Move):

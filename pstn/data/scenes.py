@@ -36,6 +36,7 @@ def _stn15(item: int, source: Tensor | None) -> dict[str, Callable[[], Scene]]:
         "stn15/R": lambda: Scene(Turn(math.pi / 2)),
         "stn15/RTS": lambda: Scene(Similar(item, 42, angle=math.pi / 4, scale=(0.7, 1.2))),
         "stn15/P": lambda: Scene(Projected(item)),
+        "stn15/P-diagonal": lambda: Scene(Projected(item, along="diagonals")),
         "stn15/E": lambda: Scene(Elastic(item)),
         "stn15/TC": lambda: Scene(Place(item, 60), Fragments(6, 6, canvas=60, how="insert", **clutter)),  # type: ignore[arg-type]
         "stn15/addition": lambda: Scene(Separately(Similar(item, 42, angle=math.pi / 4, scale=(0.7, 1.2)), 2)),
@@ -76,7 +77,8 @@ def scene(name: str, *, source: Float[Tensor, "n c h w"] | None = None, item: in
     ============================  ====================================================================================
     stn15/R, placement20/R        turned by up to 90° either way
     stn15/RTS                     turned by up to 45°, scaled by 0.7 to 1.2, anywhere on 42×42, all uniform
-    stn15/P                       scaled by 0.75 to 1, each corner pulled by a deviation of 5 pixels
+    stn15/P, -diagonal            scaled by 0.75 to 1, corners pulled by a deviation of 5 pixels, in both coordinates
+                                  or along the diagonals
     stn15/E                       scaled by 0.75 to 1, sixteen points of a spline moved by a deviation of 1.5 pixels
     stn15/TC                      anywhere on 60×60, then six 6×6 pieces of other digits *inserted*
     placement20/T                 the same, with the pieces *added* (up to white)

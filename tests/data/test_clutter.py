@@ -14,7 +14,8 @@ from pstn.train.fleet.noise import Record
 from pstn.warp import warp
 
 SIDES = {
-    "stn15/R": 28, "stn15/RTS": 42, "stn15/P": 28, "stn15/E": 28, "stn15/TC": 60, "stn15/addition": 42,
+    "stn15/R": 28, "stn15/RTS": 42, "stn15/P": 28, "stn15/P-diagonal": 28, "stn15/E": 28,
+    "stn15/TC": 60, "stn15/addition": 42,
     "stn15/colocalise-T": 84, "stn15/colocalise-TC": 84, "placement20/R": 28, "placement20/T": 60, "placement20/S": 112,
 }  # fmt: skip
 

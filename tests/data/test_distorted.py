@@ -19,9 +19,10 @@ MOVES = {
     "rts": Similar(28, 42, angle=math.pi / 4, scale=(0.7, 1.2)),
     "scaled": Similar(28, 112, scale=(0.5, 4.0), log=True, where="centre"),
     "projected": Projected(28),
+    "stretched": Projected(28, along="diagonals"),
     "elastic": Elastic(28),
 }
-SIDE = {"rts": 42, "scaled": 112, "projected": 28, "elastic": 28}
+SIDE = {"rts": 42, "scaled": 112, "projected": 28, "stretched": 28, "elastic": 28}
 
 
 def blobs(n, side=28):
@@ -111,6 +112,19 @@ def test_corners_are_pulled_by_five_pixels():
     assert pixels.mean((0, 1)).abs().max() < 0.15
 
 
+def test_corners_are_pulled_along_the_diagonals():
+    move = Projected(28, scale=(1, 1), along="diagonals")
+    corners = torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]], dtype=torch.float64)
+    moved = move.family(move.draw(20000).double(), corners)
+    usual = moved.abs().amax((1, 2)) < 3  # all that are in front of the horizon
+    assert usual.double().mean() > 0.99
+    factors = moved[usual] / corners
+    torch.testing.assert_close(factors[..., 0], factors[..., 1], atol=2e-3, rtol=2e-3)  # on its diagonal still
+    pixels = 14 * math.sqrt(2) * (factors[..., 0] - 1)
+    assert pixels.std().item() == pytest.approx(5, rel=0.03)
+    assert pixels.mean(0).abs().max() < 0.15
+
+
 def test_control_points_are_moved_by_a_pixel_and_a_half():
     pose = MOVES["elastic"].draw(4000)
     assert uniform((-pose[:, 0]).exp(), 0.75, 1.0)
@@ -154,7 +168,7 @@ def test_a_fleet_can_take_over_what_is_drawn(name):
     assert [request.kind for request in record.requests] == kinds
 
 
-@pytest.mark.parametrize("name", ["rts", "projected", "elastic"])
+@pytest.mark.parametrize("name", ["rts", "projected", "stretched", "elastic"])
 def test_in_a_fleet_every_network_sees_its_own_moves(name):
     data, side = pictures(), SIDE[name]
 
@@ -179,6 +193,7 @@ def test_in_a_fleet_every_network_sees_its_own_moves(name):
         (lambda: Similar(28, 42, angle=4.0), "angle is 4.0; expected an angle from 0 to π"),
         (lambda: Similar(28, 42, where="left"), "where is 'left'"),
         (lambda: Projected(28, deviation=-1.0), "deviation -1.0; expected"),
+        (lambda: Projected(28, along="edges"), "along is 'edges'; expected"),
         (lambda: Elastic(28, scale=(0.0, 1.0)), r"scale \(0.0, 1.0\)"),
     ],
 )

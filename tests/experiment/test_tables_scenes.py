@@ -223,7 +223,8 @@ def test_turned_digits_at_seven_places(tmp_path, monkeypatch):
     rot12k = sys.modules[TABLES["pstn/rot12k"].rows[0].model.func.__module__]
     rot12k._split.cache_clear()
     monkeypatch.setattr(rot12k, "mnist_rot_12k", lambda split: Turn().data(pictures(40, len(split)), len(split)))
-    found = trained("pstn/rot12k", ["cnn-point", "c0-twice-student", "c1-point", "sl01-student"], tmp_path)
+    found = trained("pstn/rot12k", ["cnn-point", "c0-twice-student", "c1-point", "sl01-student", "starts-normed"],
+                    tmp_path)  # fmt: skip
     assert all(0 <= scores["accuracy"] <= 1 for scores in found.values())
     rot12k._split.cache_clear()
     assert len({row.tags["place"] for row in TABLES["pstn/rot12k"].rows}) == 7
