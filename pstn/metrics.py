@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,10 +50,7 @@ def accuracy(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"]) -> 
         0.5
     """
     probs, y = _checked(probs, y)
-    scores = _torchmetrics().multiclass_accuracy(
-        probs, y, num_classes=probs.shape[-1], average="micro", validate_args=False
-    )
-    return float(scores)
+    return float((probs.argmax(-1) == y).double().mean())
 
 
 def nll(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"]) -> float:
@@ -105,14 +101,7 @@ def ece(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], bins: in
         >>> ece(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1]))  # sure to 90 %, right in half
         0.4
     """
-    probs, y = _checked(probs, y)
-    _check_bins(bins)
-    # torchmetrics gives a confidence of exactly 1 a bin of its own; a hair below, it is in the last one.
-    probs = probs.clamp(max=1 - torch.finfo(probs.dtype).eps)
-    error = _torchmetrics().multiclass_calibration_error(
-        probs, y, num_classes=probs.shape[-1], n_bins=bins, norm="l1", validate_args=False
-    )
-    return float(error)
+    return reliability(probs, y, bins).ece
 
 
 def reliability(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], bins: int = 15) -> Reliability:
@@ -129,18 +118,14 @@ def reliability(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], 
         (tensor([0, 0, 1, 2]), tensor([nan, nan, 0., 1.]), tensor([   nan,    nan, 0.7000, 0.8500]))
     """
     probs, y = _checked(probs, y)
-    _check_bins(bins)
+    if bins < 1:
+        raise ValueError(f"bins is {bins}; expected at least 1")
     confidence, named = probs.max(-1)
     edges = torch.linspace(0, 1, bins + 1, dtype=probs.dtype)
     where = (torch.bucketize(confidence, edges, right=True) - 1).clamp(max=bins - 1)
     count = torch.bincount(where, minlength=bins)
-    right = (named == y).to(probs.dtype)
-    return Reliability(
-        edges,
-        torch.bincount(where, confidence, bins) / count,
-        torch.bincount(where, right, bins) / count,
-        count,
-    )
+    sure, right = ((torch.bincount(where, each.double(), bins) / count).to(probs) for each in (confidence, named == y))
+    return Reliability(edges, sure, right, count)
 
 
 def summary(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"], bins: int = 15) -> dict[str, float]:
@@ -263,16 +248,3 @@ def _checked(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         last = probs.shape[-1] - 1
         raise ValueError(f"labels go from {int(y.min())} to {int(y.max())}; {last + 1} classes need 0 ... {last}")
     return probs, y
-
-
-def _check_bins(bins: int) -> None:
-    if bins < 1:
-        raise ValueError(f"bins is {bins}; expected at least 1")
-
-
-def _torchmetrics() -> Any:
-    try:
-        from torchmetrics.functional import classification
-    except ImportError as error:
-        raise ImportError("accuracy and ece need torchmetrics: pip install 'pstn[eval]'") from error
-    return classification

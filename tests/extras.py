@@ -39,16 +39,6 @@ def alone():
     assert "pip install 'pstn[plot]'" in said, said
 
 
-def eval():
-    import torch
-
-    from pstn.metrics import accuracy, ece
-
-    probs = torch.eye(3).clamp(0.1, 0.8)
-    assert accuracy(probs, torch.arange(3)) == 1
-    assert abs(ece(probs, torch.arange(3)) - 0.2) < 1e-5
-
-
 def plot():
     from pstn.report.figures import training_curves
 

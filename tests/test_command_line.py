@@ -125,7 +125,7 @@ try:
     main(["--help"])
 except SystemExit:
     pass
-heavy = {"torch", "numpy", "lightning_fabric", "matplotlib", "torchmetrics", "pstn.demo.command"} & set(sys.modules)
+heavy = {"torch", "numpy", "lightning_fabric", "matplotlib", "pstn.demo.command"} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

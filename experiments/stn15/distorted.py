@@ -56,6 +56,8 @@ def rows(data: str) -> list[Experiment]:
             *(again(each, "short", "12,000 steps", SHORT, "extra" if each is line else "best") for each in made),
             *(again(each, "plain", "no momentum", PLAIN, "extra") for each in made if "FCN" in each.label),
         ]
+    elif data in ("RTS", "TC"):
+        made += [again(each, "long", "150,000 steps", PAPER, "extra") for each in made if "FCN" in each.label]
     usual["paper"], usual["line"] = line.paper, line.line
     ways: tuple[tuple[str, str, Posterior, dict[str, Any]], ...] = (
         ("pstn", "extra", StudentT(), {"kl_weight": 3e-5}),
@@ -120,7 +122,8 @@ TABLE = Table(
     quick=("R-fcn", "R-cnn", "R-st-cnn-affine", "P-st-fcn-projective", "E-st-cnn-tps", "TC-st-cnn-affine"),
     note="Networks have about 400k parameters, by the width that comes nearest; the paper's widths would give fewer. "
     "R is trained by the paper's recipe, 150,000 steps of SGD, and by a shorter one, as are the others: 12,000 steps "
-    "of Adam along a cosine, at rates that were chosen on held-out training digits. The paper says nothing of "
+    "of Adam along a cosine, at rates that were chosen on held-out training digits; RTS and TC by the paper's, too, "
+    "for networks without convolutions. The paper says nothing of "
     "momentum: it is 0.9; without any, networks without convolutions have twice the paper's errors. Digits are "
     "distorted anew at every step and once for the 10,000 test digits. "
     "Of P the paper says that each corner is stretched by an amount of N(0, 5 pixels). Where that is each of its "

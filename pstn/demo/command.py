@@ -17,7 +17,7 @@ from pstn.demo.results import details, gather, pick, table, verdict
 from pstn.demo.settings import Demo
 from pstn.train.checkpoint import write
 
-NEEDED = ("mlxtend", "matplotlib", "torchmetrics")
+NEEDED = ("mlxtend", "matplotlib")
 
 
 def run(demo: Demo, console: Console, command: str = "pstn demo") -> dict[str, Any]:

@@ -67,7 +67,7 @@ def gather(demo: Demo, tried: Sequence[Job], final: Sequence[Job], command: str,
 def surroundings() -> dict[str, Any]:
     """Versions, machine, time and commit."""
     found = environment(torch.device("cpu"))
-    for package in ("numpy", "lightning-fabric", "torchmetrics", "matplotlib", "mlxtend"):
+    for package in ("numpy", "lightning-fabric", "matplotlib", "mlxtend"):
         try:
             found["versions"][package] = version(package)
         except PackageNotFoundError:

@@ -53,7 +53,7 @@ def fitted(request):
 
 
 @pytest.mark.parametrize(
-    "estimator", [PSTNTimeSeriesClassifier(max_steps=30), PSTNClassifier(max_steps=60)], ids=["series", "images"]
+    "estimator", [PSTNTimeSeriesClassifier(max_steps=20), PSTNClassifier(max_steps=30)], ids=["series", "images"]
 )
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_is_content(estimator):
