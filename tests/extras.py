@@ -25,7 +25,9 @@ def alone():
     import torch
 
     from pstn import STN, Similarity, StudentT, elbo, nets, predict
+    from pstn.metrics import summary
 
+    assert abs(summary(torch.eye(3).clamp(0.1, 0.8), torch.arange(3))["ece"] - 0.2) < 1e-5
     model = STN(nets.classifier((1, 28, 28), 10), nets.localizer((1, 28, 28)), Similarity(), StudentT())
     elbo(model(torch.rand(4, 1, 28, 28)), torch.arange(4)).backward()
     assert predict(model, torch.rand(4, 1, 28, 28)).probs.shape == (4, 10)
