@@ -48,9 +48,7 @@ def test_scores_are_what_their_definitions_say(n, classes, bins, sharpness, seed
         right += hit
     assert accuracy(probs, y) == pytest.approx(right / n)
     assert ece(probs, y, bins) == pytest.approx(math.fsum(map(abs, gaps)) / n, abs=1e-6)
-    table = reliability(probs, y, bins)
-    assert table.count.sum() == n
-    assert table.ece == ece(probs, y, bins)
+    assert reliability(probs, y, bins).count.sum() == n
 
 
 def test_accuracy_is_scikit_learns():

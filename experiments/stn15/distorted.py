@@ -122,13 +122,13 @@ TABLE = Table(
     quick=("R-fcn", "R-cnn", "R-st-cnn-affine", "P-st-fcn-projective", "E-st-cnn-tps", "TC-st-cnn-affine"),
     note="Networks have about 400k parameters, by the width that comes nearest; the paper's widths would give fewer. "
     "R is trained by the paper's recipe, 150,000 steps of SGD, and by a shorter one, as are the others: 12,000 steps "
-    "of Adam along a cosine, at rates that were chosen on held-out training digits; RTS and TC by the paper's, too, "
-    "for networks without convolutions. The paper says nothing of "
-    "momentum: it is 0.9; without any, networks without convolutions have twice the paper's errors. Digits are "
-    "distorted anew at every step and once for the 10,000 test digits. "
+    "of Adam along a cosine, at rates that were chosen on held-out training digits. The paper says nothing of "
+    "momentum: here it is 0.9, since without any, networks without convolutions have twice the paper's errors. Rows of "
+    "150,000 steps for RTS and TC are not run yet. Digits are distorted anew at every step and once for the 10,000 "
+    "test digits. "
     "Of P the paper says that each corner is stretched by an amount of N(0, 5 pixels). Where that is each of its "
     "coordinates, one draw in seventy folds the picture over itself, and many leave it in part: the paper's errors are "
-    "hardly to be had on such pictures. Where it is one amount along the diagonal (P-diagonal), errors are smaller "
-    "than the paper's, at least without convolutions; what the paper drew lies between. "
+    "hardly to be had on such pictures. Where it is one amount along the diagonal (P-diagonal), the FCN's are "
+    "smaller than the paper's; what the paper drew may lie between. "
     "Clothes and kana are not in the paper; KMNIST-7k are the first 7,011 training images.",
 )  # fmt: skip

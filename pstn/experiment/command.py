@@ -47,6 +47,8 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
         )
     for table in tables:
         comparison = compare(table.sliced() if settings.quick else table, results=settings.results)
+        if settings.render and not (settings.tables or comparison.results):
+            continue  # of all tables, those that have something to show
         if settings.render:
             console.print(f"wrote {render(comparison, settings.docs)}", highlight=False, soft_wrap=True)
             continue

@@ -81,6 +81,10 @@ def test_a_finished_table_is_shown_and_rendered(capsys, done):
     assert code == 0
     assert (done / "docs/toy-few_digits.md").exists()
     assert sorted((done / "runs/networks").iterdir()) == trained, "rendering trains nothing"
+    assert (done / "docs/toy-fused.md").exists(), "nothing is measured of it, but it was asked for"
+    shutil.rmtree(done / "docs")
+    assert call(capsys, "--render", *where)[0] == 0
+    assert [page.name for page in (done / "docs").glob("*.md")] == ["toy-few_digits.md"], "who names none, means these"
 
 
 def test_help_explains_every_option(capsys):
