@@ -57,7 +57,8 @@ def rows(data: str) -> list[Experiment]:
             *(again(each, "plain", "no momentum", PLAIN, "extra") for each in made if "FCN" in each.label),
         ]
     elif data in ("RTS", "TC"):
-        made += [again(each, "long", "150,000 steps", PAPER, "extra") for each in made if "FCN" in each.label]
+        long = [each for each in made if data == "TC" or "FCN" in each.label]
+        made += [again(each, "long", "150,000 steps", PAPER, "extra") for each in long]
     usual["paper"], usual["line"] = line.paper, line.line
     ways: tuple[tuple[str, str, Posterior, dict[str, Any]], ...] = (
         ("pstn", "extra", StudentT(), {"kl_weight": 3e-5}),
@@ -112,6 +113,11 @@ TABLE = Table(
         *(
             Claim(f"R, 12,000 steps: ST-CNN beats ST-FCN ({kind})", f"R-st-cnn-{kind}-short", f"R-st-fcn-{kind}-short")
             for kind in KINDS
+        ),
+        *(
+            Claim(f"{data}, 150,000 steps: a transformer helps {a.upper()}", f"{data}-st-{a}-affine-long",
+                  f"{data}-{a}-long")
+            for data, a in (("RTS", "fcn"), ("TC", "fcn"), ("TC", "cnn"))
         ),
         *(
             Claim(f"{data}: a learned spread beats a point", f"{data}-learned",
