@@ -15,7 +15,7 @@ from pstn import STN
 from pstn.data import Data, addition, fashion_mnist, kmnist, mnist, scene
 from pstn.data.moved import Moved
 from pstn.experiment import Experiment, Split, classified, listed
-from pstn.experiment.row import BATCH
+from pstn.experiment.row import BATCH, Column
 from pstn.families.affine import MatrixFamily
 from pstn.pose import Measure, final_pose, orthogonal_line, pixel_unit, pose_spread, similarity_angle
 from pstn.train import Train
@@ -94,6 +94,15 @@ def row(
     }
     usual = {"label": label, "augment": partial(scene, shows), "quick": quick, "samples": 10}
     return Experiment(name, data, model, train, **{**usual, **options})
+
+
+def again(
+    full: Experiment, name: str, words: str, train: Train, column: Column = "extra", **options: Any
+) -> Experiment:
+    """The same row by another recipe, its network with other options."""
+    model, tags = partial(full.model, **options), {**full.tags, "recipe": name}
+    label = f"{full.label}, {words}"
+    return replace(full, name=f"{full.name}-{name}", label=label, model=model, train=train, column=column, tags=tags)
 
 
 def error(mean: float, deviation: float = NAN) -> dict[str, tuple[float, float]]:

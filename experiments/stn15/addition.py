@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from experiments.scenes import Summed, error, row
+from experiments.scenes import Summed, again, error, row
 from experiments.stn15 import distorted
 from pstn import nets
 from pstn.experiment import Claim, Experiment, Table
@@ -31,21 +31,14 @@ def rows() -> list[Experiment]:
     for network, errors in ERRORS.items():
         for kind, value in zip(KINDS, errors, strict=False):
             which = f"-{kind}" if "ST" in network else ""
-            name, label = f"{network.lower()}{which}", f"{network}{', ' + kind if which else ''}"
-            model = partial(nets.summing, network, kind)
-            full = row(name, label, Summed(PAIRS), model, PAPER, folds=3, paper=error(value),
+            full = row(f"{network.lower()}{which}", f"{network}{', ' + kind if which else ''}", Summed(PAIRS),
+                       partial(nets.summing, network, kind), PAPER, folds=3, paper=error(value),
                        tags={"network": network, "kind": kind})  # fmt: skip
-            short = {"name": f"{name}-short", "label": f"{label}, 30,000 steps", "train": SHORT, "column": "extra"}
-            made += [full, replace(full, **short, tags={**full.tags, "network": f"{network}, short"})]
+            made += [full, again(full, "short", "30,000 steps", SHORT)]
+            if not which:
+                made.append(again(full, "pooled", "pooled, 30,000 steps", FASTER, shrink=2))
             if network == "2xST-FCN":
-                apart = {
-                    "name": f"{name}-apart",
-                    "label": f"{label}, a channel each",
-                    "train": FASTER,
-                    "column": "best",
-                }
-                made.append(replace(full, **apart, model=partial(nets.summing, network, kind, apart=True),
-                                    tags={**full.tags, "network": f"{network}, a channel each"}))  # fmt: skip
+                made.append(again(full, "apart", "a channel each", FASTER, "best", apart=True))
     return made
 
 

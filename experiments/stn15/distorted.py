@@ -4,10 +4,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from experiments.scenes import Shown, error, row
+from experiments.scenes import Shown, again, error, row
 from pstn import Learned, StudentT, nets
 from pstn.experiment import Claim, Experiment, Table
-from pstn.experiment.row import Column
 from pstn.posterior import Posterior
 from pstn.train import Train
 
@@ -54,11 +53,14 @@ def rows(data: str) -> list[Experiment]:
     if RECIPES[data] is PAPER:
         made += [
             *(again(each, "short", "12,000 steps", SHORT, "extra" if each is line else "best") for each in made),
-            *(again(each, "plain", "no momentum", PLAIN, "extra") for each in made if "FCN" in each.label),
+            *(again(each, "plain", "no momentum", PLAIN) for each in made if "FCN" in each.label),
         ]
     elif data in ("RTS", "TC"):
         long = [each for each in made if data == "TC" or "FCN" in each.label]
-        made += [again(each, "long", "150,000 steps", PAPER, "extra") for each in long]
+        made += [
+            *(again(each, "long", "150,000 steps", PAPER) for each in long),
+            *(again(each, "pooled", "pooled", SHORT, shrink=2) for each in made[:2]),
+        ]
     usual["paper"], usual["line"] = line.paper, line.line
     ways: tuple[tuple[str, str, Posterior, dict[str, Any]], ...] = (
         ("pstn", "extra", StudentT(), {"kl_weight": 3e-5}),
@@ -71,13 +73,6 @@ def rows(data: str) -> list[Experiment]:
         own = {"column": column, "tags": {"data": data, "network": words}, "train": train}
         made.append(row(f"{data}-{name}", f"{words}, {data}", model=model, **{**usual, **own}))
     return made
-
-
-def again(full: Experiment, name: str, words: str, train: Train, column: Column) -> Experiment:
-    """The same row by another recipe."""
-    tags = {**full.tags, "data": f"{full.tags['data']}-{name}"}
-    label = f"{full.label}, {words}"
-    return replace(full, name=f"{full.name}-{name}", label=label, train=train, column=column, tags=tags)
 
 
 def others() -> list[Experiment]:

@@ -166,7 +166,8 @@ def distorted(
         shape: One input's shape.
         kind: The transformer's family: ``"affine"``, ``"projective"`` or ``"tps"``.
         classes: How many classes.
-        shrink: By how much a transformer's output is pooled; 2 on canvases larger than 28 (the paper's RTS and TC).
+        shrink: By how much what the classifier reads is pooled; by default, 2 behind a transformer on canvases larger
+            than 28 (the paper's RTS and TC).
         width: Units or filters of the classifier, instead of the budget.
         budget: How many parameters, in all.
         posterior: What is known of the transformation; a point by default, as in the paper.
@@ -204,7 +205,7 @@ def summing(
     shape: Sequence[int] = (2, 42, 42),
     *,
     classes: int = 19,
-    shrink: int = 2,
+    shrink: int | None = None,
     apart: bool = False,
     width: int | None = None,
     budget: int = BUDGET,
@@ -219,7 +220,7 @@ def summing(
         kind: The transformers' family.
         shape: One input's shape.
         classes: How many classes.
-        shrink: By how much a transformer's output is pooled.
+        shrink: By how much what the classifier reads is pooled; 2 behind a transformer by default.
         apart: Whether each of two localizers reads a channel of its own instead of both.
         width: Units or filters of the classifier, instead of the budget.
         budget: How many parameters, in all.
@@ -232,9 +233,10 @@ def summing(
         torch.Size([1, 3, 2, 32])
     """
     check_choice("network", network, get_args(Summing))
+    if shrink is None:
+        shrink = 2 if "ST" in network else 1
     if network != "2xST-FCN":
-        usual = shrink if network == "ST-FCN" else 1
-        return distorted(network, shape, kind, classes=classes, shrink=usual, width=width, budget=budget)
+        return distorted(network, shape, kind, classes=classes, shrink=shrink, width=width, budget=budget)
     seen = (shape[0] // 2, *shape[1:]) if apart else shape
     looks = Beside(linear_localizer(seen), linear_localizer(seen), apart=apart)
 
