@@ -186,6 +186,17 @@ def test_sums_of_two_digits(network):
         assert not torch.equal(first[1].weight, second[1].weight)
 
 
+@pytest.mark.parametrize("network", ["FCN", "CNN"])
+def test_a_network_without_a_transformer_can_read_pooled_pictures(network):
+    model = nets.summing(network, shrink=2).eval()
+    assert abs(count(model) - 400_000) < 5_000
+    x = torch.rand(3, 2, 42, 42)
+    same = torch.nn.functional.avg_pool2d(x, 2).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    assert torch.allclose(model(x).logits, model(same).logits, atol=1e-5)
+    whole = nets.summing(network).eval()
+    assert not torch.allclose(whole(x).logits, whole(same).logits, atol=1e-3)
+
+
 def test_house_numbers_have_the_papers_layers():
     body = nets.number_classifier()
     convolutions = [m for m in body.modules() if isinstance(m, nn.Conv2d)]
