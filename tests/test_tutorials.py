@@ -1,4 +1,4 @@
-"""Every tutorial runs, from top to bottom, in a directory of its own."""
+"""Every tutorial runs, from top to bottom, in a directory of its own; what it trains, it trains briefly."""
 
 import runpy
 from pathlib import Path
@@ -6,8 +6,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+from pstn.train import Train
+
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
 TUTORIALS = sorted(path for path in FOLDER.glob("*.py") if path.name != "conftest.py")
+STEPS = 60
 
 
 def test_there_are_tutorials():
@@ -17,6 +20,14 @@ def test_there_are_tutorials():
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_it_runs(path, tmp_path, monkeypatch):
     """In this process, which has everything imported already."""
+    check = Train.__post_init__
+
+    def shortened(self):
+        if self.steps is not None and self.steps > STEPS:
+            object.__setattr__(self, "steps", STEPS)
+        check(self)
+
+    monkeypatch.setattr(Train, "__post_init__", shortened)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [str(path), "out.png"])
     plt.switch_backend("agg")

@@ -14,8 +14,8 @@ from pstn.train.fleet.convolve import Products
 
 #: channels in and out, size, kernel, stride, padding
 CASES = {
-    "the papers' first": (1, 10, (28, 28), (5, 5), (1, 1), (0, 0)),
-    "like the papers' second": (3, 6, (12, 12), (5, 5), (1, 1), (0, 0)),
+    "like the papers' first": (1, 5, (28, 28), (5, 5), (1, 1), (0, 0)),
+    "like the papers' second": (2, 3, (12, 12), (5, 5), (1, 1), (0, 0)),
     "stride and padding": (3, 5, (7, 9), (3, 2), (2, 1), (1, 1)),
     "a stride beyond the kernel": (2, 3, (9, 8), (1, 2), (3, 3), (0, 1)),
     "a padding beyond the kernel": (2, 1, (3, 4), (2, 2), (1, 2), (3, 2)),
