@@ -61,5 +61,5 @@ TABLE = Table(
     "and a shorter one, 30,000 steps of Adam along a cosine. By the former, two transformers that both read both "
     "channels do better than one in eight runs of nine; by the latter in none. In rows 'a channel each' they cannot "
     "but part the digits among them. The paper does not say whether networks without a transformer read pooled "
-    "pictures, as those behind one do; in rows 'pooled' they do, and an FCN errs on far fewer sums, also than the paper's.",
+    "pictures, as those behind one do; in rows 'pooled' they do, and an FCN errs on fewer sums than the paper's.",
 )  # fmt: skip
