@@ -72,8 +72,8 @@ def listing(tables: Sequence[Table], results: Path) -> Shown:
         lacks = dict.fromkeys(what for row in lacking if (what := row.lacks))
         stands = dict.fromkeys(row.stand_in for row in table.rows if row.stand_in)
         rows.append([table.id, table.title, state, done, "; ".join((*lacks, *stands)) or None])
-    headings = ("table", "what", "state", "rows measured", "remarks")
-    return Shown([Column(name, "left") for name in headings], rows)
+    headings = ("what", "state", "rows measured", "remarks")
+    return Shown([Column("table", "left", whole=True), *(Column(name, "left") for name in headings)], rows)
 
 
 def _ids(wanted: Sequence[str], root: Path | None) -> list[str]:

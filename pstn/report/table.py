@@ -73,11 +73,13 @@ class Column:
         name: What stands above it.
         align: ``"left"`` or ``"right"``.
         best: Whether the ``"max"`` or the ``"min"`` of the column's means is shown in bold; None for neither.
+        whole: Whether a terminal too narrow for the table leaves this column as wide as it is.
     """
 
     name: str
     align: Align = "right"
     best: Literal["max", "min"] | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ class Table:
             pad_edge=False,
         )
         for column in self.columns:
-            table.add_column(column.name, justify=column.align)
+            # Folded where it does not fit, not cut: a path without its end is of no use.
+            table.add_column(column.name, justify=column.align, overflow="fold", no_wrap=column.whole)
         for row in self.cells():
             table.add_row(*(f"[bold]{plain(text)}[/bold]" if best else plain(text) for text, best in row))
         return table

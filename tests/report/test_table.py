@@ -26,8 +26,8 @@ def words(text):
     return re.findall(r"[\w.+<>\[\]-]+|±", re.sub(r"[*|─━]", " ", text))
 
 
-def terminal(table):
-    console = Console(file=io.StringIO(), width=120)
+def terminal(table, width=120):
+    console = Console(file=io.StringIO(), width=width)
     console.print(table.rich())
     return console.file.getvalue()
 
@@ -38,6 +38,14 @@ def test_every_form_has_every_cell():
         for cell in ("CNN <plain>", "87.0 ± 1.4", "0.500 ± 0.141", "87.3 ± 0.6", "P-STN [t]", "92.0", "0.300 ± 0.071"):
             wanted = words(cell)
             assert any(seen[i : i + len(wanted)] == wanted for i in range(len(seen))), (cell, shown)
+
+
+def test_a_narrow_terminal_cuts_nothing_off():
+    name, path = "a-name/that-is-to-be-typed", "/a/folder/whose-end-matters/below/another.tar.gz"
+    columns = [Column("table", "left", whole=True), Column("remarks", "left")]
+    shown = terminal(Table(columns, [[name, path]]), 45).splitlines()[3:]
+    assert shown[0].split()[0] == name
+    assert "".join(line.split()[-1] for line in shown if line.strip()) == path
 
 
 def test_the_best_of_a_column_is_bold_and_nothing_else():
