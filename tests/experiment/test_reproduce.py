@@ -155,8 +155,7 @@ def test_a_table_that_makes_no_sense_is_refused():
             Table("x/y", "", **change)
 
 
-def test_every_table_of_the_repository_is_listed(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "70")  # however narrow the terminal
+def test_every_table_of_the_repository_is_listed(capsys, tmp_path):
     code, out, _ = call(capsys, "--list", "--results", tmp_path)
     assert code == 0
     assert [name for name in names() if name not in out] == []
