@@ -24,7 +24,10 @@ def trained(family, posterior=None, placement=None, size=SHAPE):
     return model.eval()
 
 
-PLANE, SERIES = Compose(Similarity(), CPAB((2, 2))), (CPAB(5), Gaussian(), C(0), (1, 30))
+DIFFEOMORPHIC = {
+    "cpab": (Compose(Similarity(), CPAB((2, 2))), StudentT(), C(0)),
+    "cpab of series": (CPAB(5), Gaussian(), C(0), (1, 30)),
+}
 CASES = {
     "similarity": (Similarity(), StudentT(), C(0)),
     "several matrices": (Compose(Rotation(), Crop(), Affine()), Gaussian(), C(0)),
@@ -32,13 +35,12 @@ CASES = {
     "tps": (TPS(3), StudentT(), C(0)),
     "SL1": (Similarity(), StudentT(), SL(1)),
     "cnn": (None, Point(), CNN),
-    "cpab of series": SERIES,
+    **DIFFEOMORPHIC,
 }
 PROGRAMS = {
     "DL1": (Similarity(), StudentT(), DL(1)),
     "two iterations": (Similarity(), Gaussian(), C(0, iterations=2)),
-    "cpab": (PLANE, StudentT(), C(0)),
-    "cpab of series": SERIES,
+    **DIFFEOMORPHIC,
 }
 
 
