@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 
 from experiments import mnist, series
-from pstn import STN, nets
+from pstn import STN, Affine, Learned, nets
 from pstn.experiment import Experiment, Split, Table, run
+from pstn.families import CPAB, Compose
 from pstn.recipe import settings
 
 PAPERS = partial(nets.classifier, mnist.SHAPE, 10, channels=(12, 24), hidden=52)
@@ -53,6 +54,26 @@ def digits(body: str, sigma: float | None = None) -> STN:
     return mnist.spread(BODIES[body](), sigma)
 
 
+def bent(prior: float) -> STN:
+    """Behind affine maps and small bends, whose deviation is held near a given one."""
+    family = Compose(Affine(), CPAB((3, 3)))
+    posterior = Learned(prior_scale=(*[1.0] * 6, *[prior] * (family.dim - 6)))
+    return STN(NORMED(), nets.blind(), family, posterior, fill=mnist.FILL)
+
+
+def weights():
+    """A second round, for calibration: how much the divergence should count for how many digits, and bends."""
+    for n in (10, 30, 100, 1000, 3000, 10_000):
+        train = replace(mnist.normed_train(n, True), epochs=60 if n == 10_000 else 200 if n == 3000 else 600)
+        usual = {"data": Held(mnist.Subset(n)), "folds": 2 if n >= 1000 else 5}
+        values = {"kl_weight": (2.0, 3.0, 4.5, 6.0, 9.0, 13.5, 18.0, 27.0)}
+        yield Experiment(f"weights-{n}", model=mnist.normed, train=train, grid=values, **usual)
+        # averaged over 40 parameters, not 6
+        values = {"kl_weight": (20.0, 40.0, 60.0, 120.0), "prior": (0.04, 0.08)}
+        if n != 3000:
+            yield Experiment(f"bent-{n}", model=bent, train=train, grid=values, **usual)
+
+
 def grid():
     """All of the search."""
     for body in BODIES:
@@ -74,6 +95,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="auto", help="where to train")
     parser.add_argument("--jobs", type=int, default=1, help="how many fleets at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="the folder for networks and records")
+    parser.add_argument("--rows", nargs="*", default=(), help="names of rows, or patterns such as 'weights-*'")
     given = parser.parse_args()
-    table = Table("search/normed", "The search behind the batch normed rows", list(grid()))
-    run(table, device=given.device, jobs=given.jobs, runs=given.runs, results=given.runs)
+    table = Table("search/normed", "The search behind the batch normed rows", [*grid(), *weights()])
+    run(table, device=given.device, jobs=given.jobs, runs=given.runs, results=given.runs, rows=given.rows)

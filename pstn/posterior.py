@@ -171,10 +171,7 @@ class Gaussian:
         _check_hidden(self.hidden)
         _check_spread(self.spread)
         check_choice("prior_mean", self.prior_mean, get_args(PriorMean))
-        if isinstance(self.prior_scale, (list, tuple)):
-            object.__setattr__(self, "prior_scale", tuple(map(float, self.prior_scale)))
-        for value in self.prior_scale if isinstance(self.prior_scale, tuple) else (self.prior_scale,):
-            _check_positive("prior_scale", value)
+        _check_prior(self)
         if not 0 <= self.image_noise < math.inf:
             raise ValueError(f"image_noise is {self.image_noise}; expected zero or a positive deviation")
         if self.covariance is not None:
@@ -198,11 +195,9 @@ class GaussianHead(Head):
         super().__init__(spec, features, dim, scales=dim, start=spec.spread, floor=FLOOR)
         if spec.covariance is not None:
             scale = _cholesky(spec.covariance)
+            _check_dim(scale, dim)
         else:
-            scale = torch.as_tensor(spec.prior_scale, dtype=torch.float64)
-            scale = scale if scale.ndim else scale.expand(dim)
-        if scale.shape[-1] != dim:
-            raise ValueError(f"the Gaussian prior has {scale.shape[-1]} dimensions; θ has {dim}")
+            scale = _deviations(spec.prior_scale, dim)
         # Deviations (d,) or a Cholesky factor (d, d). Not part of the state: the specification says it.
         self.register_buffer("prior_scale", scale.to(torch.get_default_dtype()), persistent=False)
 
@@ -296,7 +291,7 @@ class Learned:
     over warps as wide as in training would be less sure than it is right.
 
     Arguments:
-        prior_scale: :math:`\sigma_p`.
+        prior_scale: :math:`\sigma_p`, one number or one a parameter.
         spread: σ at the start. One so wide that classes cannot be told apart does not find its way back:
             :mod:`pstn.recipe` starts series at 0.03.
         narrow: The factor of σ in evaluation. This one and the weight of 18 were chosen once, on validation digits of
@@ -311,16 +306,16 @@ class Learned:
         (tensor([0.1000, 0.1000]), tensor([0.0200, 0.0200]))
     """
 
-    in_state: ClassVar = frozenset({"spread"})
+    in_state: ClassVar = frozenset({"prior_scale", "spread"})
 
-    prior_scale: float = 1.0
+    prior_scale: float | tuple[float, ...] = 1.0
     spread: float = 0.1
     narrow: float = 0.2
     centred: bool = True
 
     def __post_init__(self) -> None:
         _check_spread(self.spread)
-        _check_positive("prior_scale", self.prior_scale)
+        _check_prior(self)
         if not 0 < self.narrow <= 1:
             raise ValueError(f"narrow is {self.narrow}; expected a factor above 0, at most 1")
 
@@ -338,6 +333,7 @@ class LearnedHead(Head):
     """See :class:`Learned`."""
 
     start: Tensor
+    prior_scale: Tensor
 
     #: Logarithms of deviations have far to go, and the optimizer's steps are as long as any weight's: each counts for
     #: so many. It also keeps weight decay from deciding where they end.
@@ -349,6 +345,7 @@ class LearnedHead(Head):
             del self.loc
         start = torch.full((dim,), math.log(spec.spread), dtype=torch.get_default_dtype())
         self.register_buffer("start", start, persistent=False)
+        self.register_buffer("prior_scale", _deviations(spec.prior_scale, dim).to(start), persistent=False)
         self.growth = nn.Parameter(torch.zeros(dim))
 
     def forward(self, h: Float[Tensor, "*b f"]) -> Distribution:
@@ -365,7 +362,7 @@ class LearnedHead(Head):
     def prior(self, q: Distribution) -> Independent:
         """The Gaussian at the identity."""
         zeros = torch.zeros_like(q.mean)
-        scale = torch.full_like(zeros, self.spec.prior_scale)
+        scale = self.prior_scale.to(zeros.dtype).expand_as(zeros)
         return Independent(Normal(zeros, scale, validate_args=False), 1, validate_args=False)
 
 
@@ -393,6 +390,25 @@ def _cholesky(covariance: Tensor | Sequence[Sequence[float]]) -> Tensor:
     if failed:
         raise ValueError("covariance is not positive definite; add a little to its diagonal")
     return factor
+
+
+def _deviations(prior_scale: float | Sequence[float], dim: int) -> Tensor:
+    scale = torch.as_tensor(prior_scale, dtype=torch.float64)
+    scale = scale if scale.ndim else scale.expand(dim)
+    _check_dim(scale, dim)
+    return scale
+
+
+def _check_dim(scale: Tensor, dim: int) -> None:
+    if scale.shape[-1] != dim:
+        raise ValueError(f"the Gaussian prior has {scale.shape[-1]} dimensions; θ has {dim}")
+
+
+def _check_prior(spec: Any) -> None:
+    if isinstance(spec.prior_scale, (list, tuple)):
+        object.__setattr__(spec, "prior_scale", tuple(map(float, spec.prior_scale)))
+    for value in spec.prior_scale if isinstance(spec.prior_scale, tuple) else (spec.prior_scale,):
+        _check_positive("prior_scale", value)
 
 
 def _check_positive(name: str, value: float) -> None:

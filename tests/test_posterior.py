@@ -273,3 +273,11 @@ def test_wrong_numbers_of_a_learned_spread_are_refused():
     ):
         with pytest.raises(ValueError, match=match):
             Learned(**options)
+
+
+def test_a_learned_spread_has_a_prior_for_each_parameter():
+    head = Learned(prior_scale=(0.5, 2.0), spread=0.1).head(features=3, dim=2)
+    q = head(torch.zeros(4, 3))
+    assert torch.allclose(head.prior(q).stddev, torch.tensor([0.5, 2.0]).expand(4, 2))
+    with pytest.raises(ValueError, match="2 dimensions; θ has 3"):
+        Learned(prior_scale=(0.5, 2.0)).head(features=3, dim=3)
