@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from rich.console import Console
+
 from experiments import mnist, series
 from pstn import STN, Affine, Learned, nets
 from pstn.experiment import Experiment, Split, Table, run
@@ -98,4 +100,12 @@ if __name__ == "__main__":
     parser.add_argument("--rows", nargs="*", default=(), help="names of rows, or patterns such as 'weights-*'")
     given = parser.parse_args()
     table = Table("search/normed", "The search behind the batch normed rows", [*grid(), *weights()])
-    run(table, device=given.device, jobs=given.jobs, runs=given.runs, results=given.runs, rows=given.rows)
+    run(
+        table,
+        device=given.device,
+        jobs=given.jobs,
+        runs=given.runs,
+        results=given.runs,
+        rows=given.rows,
+        console=Console(),
+    )
