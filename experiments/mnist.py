@@ -35,7 +35,7 @@ LEARNED = replace(COPIES, kl_weight=18.0, kl_per="dataset")
 # normalisation. A decay of 0.01 is best for 100 digits and costs 0.8 points at 10,000, where 0.001 is best: it goes by
 # the root, as the divergence does.
 #: For the classifier with batch normalisation.
-NORMED_WEIGHT, NORMED_DECAY = 9.0, 0.1
+NORMED_WEIGHT, NORMED_DECAY = 2.0, 0.1
 #: The scales of the preprint's Gaussian prior to choose from.
 SCALES = (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 
@@ -137,7 +137,7 @@ def spread(body: nn.Module, sigma: float | None = None) -> STN:
 
 def normed_train(n: int, learned: bool) -> Train:
     """How such a network is trained on n digits."""
-    train = replace(LEARNED, kl_weight=NORMED_WEIGHT) if learned else COPIES
+    train = replace(LEARNED, kl_weight=NORMED_WEIGHT * n**0.25) if learned else COPIES
     return replace(train, weight_decay=NORMED_DECAY / math.sqrt(n))
 
 
