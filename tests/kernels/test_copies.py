@@ -156,3 +156,26 @@ def test_operators_say_the_shapes_that_they_return():
         fused.packed_to_weight: (*slopes, *image, [3, 2, 3, 2], *how),
     }.items():
         torch.library.opcheck(operator, arguments, test_utils=checks)
+
+
+def test_kernels_that_are_not_trained_are_constants_of_the_step():
+    """A frozen classifier behind what learns: its kernels are no inputs, and slopes go through them all the same."""
+    weight = torch.randn(2, 3, 3, 3)
+
+    def one(x, mine, still):
+        with Products():
+            h = F.conv2d(x, mine, padding=1)
+            return F.conv2d(h.relu(), still).square().mean()
+
+    def step(x, mine):
+        mine = mine.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = vmap(one, in_dims=(0, 0, None))(x, mine, weight)
+            return loss.detach(), *torch.autograd.grad(loss.sum(), [mine])
+
+    inputs = [torch.randn(2, 2, 1, 5, 4), torch.randn(2, 3, 1, 3, 3)]
+    (plain, shared), (before, after) = recorded(step, inputs)
+    assert before == {"convolve": 2, "convolve_to_weight": 1, "convolve_to_input": 1}
+    assert after == {"pack": 4, "packed_convolve": 2, "packed_to_weight": 1, "packed_to_input": 1}
+    for a, b in zip(shared(*inputs), plain(*inputs), strict=True):
+        assert torch.equal(a, b)

@@ -1,6 +1,6 @@
 """Steps of a fleet that are written down, compiled or recorded are the same steps."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -83,6 +83,29 @@ def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
         close(plain, train())
 
 
+def test_what_goes_wrong_in_a_compiled_step_is_said(monkeypatch):
+    """By torch's wrapper around a recorded module it would be an attempt to trace a generator."""
+    compiler, prepare = torch.compile, Lane.__init__
+
+    def compile_here(function, **options):
+        def stop(module, inputs):
+            def run(*values):
+                raise RuntimeError("no room")
+
+            return run
+
+        return compiler(function, **options, backend=stop)
+
+    def long_run(lane, *arguments):
+        prepare(lane, *arguments)
+        lane.written = lane.compiled = True
+
+    monkeypatch.setattr(torch, "compile", compile_here)
+    monkeypatch.setattr(Lane, "__init__", long_run)
+    with pytest.raises(RuntimeError, match="no room"):
+        fit_fleet([Member(made(0, "cnn"), make_data(), None, FIFTY)], progress=False)
+
+
 @pytest.fixture
 def pretended(monkeypatch):
     """As on a GPU with room for one step, but that a replay is the step itself; the lanes that were recorded."""
@@ -96,7 +119,8 @@ def pretended(monkeypatch):
 
     def replayed(lane):
         record(lane)
-        lane.graph.replay = lane._try
+        if lane.graph is not None:
+            lane.graph.replay = lane._try
         recorded.append(lane)
 
     monkeypatch.setattr(Lane, "__init__", narrow)
@@ -122,3 +146,33 @@ def test_recorded_steps_are_the_same_steps_where_there_is_room_for_one(request):
     for a, b in zip(plain, trained(), strict=True):
         close(a, b)
     assert len(recorded) == 2  # one for each size of batch
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_step_that_asks_the_device_is_not_recorded(compiled, request, monkeypatch):
+    """Without the compiler first: it may be the compiler's doing."""
+    plain, recorded = trained(), request.getfixturevalue("pretended")
+    prepare, tried = Lane.__init__, []
+
+    @contextmanager
+    def asked():
+        tried.append(True)
+        if len(tried) % 2 or not compiled:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        yield
+
+    def long_run(lane, *arguments):
+        prepare(lane, *arguments)
+        lane.compiled = compiled
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(Lane, "__init__", long_run)
+    monkeypatch.setattr("pstn.train.fleet.lane._unasked", asked)
+    word = "without torch.compile, by which a step asks" if compiled else "step by step"
+    with pytest.warns(UserWarning, match=word):
+        found = trained()
+    for a, b in zip(plain, found, strict=True):
+        close(a, b)
+    assert [lane.recorded for lane in recorded] == [compiled] * 2
+    assert not any(lane.compiled for lane in recorded)
+    assert len(tried) == (4 if compiled else 2)

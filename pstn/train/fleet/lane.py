@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -109,9 +110,7 @@ class Lane:
             # which is taken for its sake and then undone.
             if not self.compiled or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise
-            warnings.warn(f"this fleet trains without torch.compile, which failed: {error}", stacklevel=2)
-            self.compiled = False
-            self.fleet.stack.steps.clear()
+            self._without_compiler(f"which failed: {error}")
             self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
 
     def _record(self) -> None:
@@ -123,18 +122,15 @@ class Lane:
         here, stream = torch.cuda.current_stream(fleet.device), recording_stream(fleet.device)
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
-            self._try()
-            self.cursor.zero_()  # the room may be that of a single step
-            try:
-                with _unasked():
-                    self._try()
-            except RuntimeError as error:
-                if "synchronizing" not in str(error):
-                    raise
-                # Tried out before, since a recording that fails leaves torch's generators in disorder.
+            # Tried out before, since a recording that fails leaves torch's generators in disorder.
+            asks = self._asks()
+            if asks and self.compiled:
+                self._without_compiler(f"by which a step asks the device for a number: {asks}")
+                asks = self._asks()
+            if asks:
                 warnings.warn(
                     "this fleet trains step by step, which is slower: a step asks the device for a number to decide "
-                    f"how to go on, and cannot be recorded ({error})",
+                    f"how to go on, and cannot be recorded ({asks})",
                     stacklevel=2,
                 )
                 self.recorded = False
@@ -146,6 +142,24 @@ class Lane:
                 self._try()
         for value, old in zip(state, before, strict=True):
             value.copy_(old)
+
+    def _asks(self) -> str:
+        """Where a step waits for the device; empty if nowhere."""
+        self._try()
+        self.cursor.zero_()  # the room may be that of a single step
+        try:
+            with _unasked():
+                self._try()
+        except RuntimeError as error:
+            if "synchronizing" not in str(error):
+                raise
+            return f"{error}, at {traceback.extract_tb(error.__traceback__)[-1].line}"
+        return ""
+
+    def _without_compiler(self, why: str) -> None:
+        warnings.warn(f"this fleet trains without torch.compile, {why}", stacklevel=2)
+        self.compiled = False
+        self.fleet.stack.steps.clear()
 
     def _try(self) -> None:
         self._step(self._drawn())

@@ -62,7 +62,9 @@ def _fold(module: GraphModule) -> None:
             name = f"_constant{number}"
             module.register_buffer(name, values[node], persistent=False)
             with module.graph.inserting_before(node):
-                node.replace_all_uses_with(module.graph.get_attr(name))
+                value = module.graph.get_attr(name)
+            value.meta = dict(node.meta)
+            node.replace_all_uses_with(value)
     for node in reversed(constant):
         if not node.users:
             module.graph.erase_node(node)

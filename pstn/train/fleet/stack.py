@@ -147,7 +147,8 @@ class Stack:
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
         step = share_copies(record(self._gradient(autocast), inputs))
-        self.steps[x.shape] = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
+        # Its forward, not itself: the wrapper around a recorded module's call hides what goes wrong inside.
+        self.steps[x.shape] = torch.compile(step.forward, fullgraph=True, dynamic=False) if compiled else step
 
     def _gradient(self, autocast: bool) -> Callable[..., Triple]:
         """A function of weights, batch, labels, weight of the divergence, what is still, and noise."""
