@@ -7,7 +7,7 @@ import math
 import re
 import zlib
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +199,29 @@ def _parts(module: nn.Module | None) -> list[nn.Module]:
     return [] if module is None else list(module.modules())
 
 
-@cache
 def _model(row: Experiment, setting: str) -> str:
     """The network of a row at a setting, in words."""
-    return _describe(_blank(row, original(row, setting)))
+    chosen = original(row, setting)
+    before = "" if row.needs is None else _model(row.needs, plain(row.needs.settings()[0]))
+    key = (_call(row.model), plain(row.arguments(chosen)), before)
+    try:
+        found = _WORDS.get(key)
+    except TypeError:  # an argument without a hash
+        return _describe(_blank(row, chosen))
+    if found is None:
+        found = _WORDS[key] = _describe(_blank(row, chosen))
+    return found
+
+
+#: Networks in words, by what makes them: many rows differ in their data alone.
+_WORDS: dict[Any, str] = {}
+
+
+def _call(function: Any) -> Any:
+    """What tells a function from others, and one with some arguments given from the same with others."""
+    if isinstance(function, partial):
+        return _call(function.func), function.args, tuple(sorted(function.keywords.items()))
+    return function
 
 
 def original(row: Experiment, setting: str) -> Setting:

@@ -170,7 +170,11 @@ class Experiment:
     def build(self, setting: Setting, pretrained: nn.Module | None = None) -> nn.Module:
         """A fresh network, from torch's generator."""
         options = {} if self.needs is None else {"pretrained": pretrained}
-        return self.model(**_taken(self.model, setting), **options)
+        return self.model(**self.arguments(setting), **options)
+
+    def arguments(self, setting: Setting) -> Setting:
+        """The part of a setting that makes the network."""
+        return _taken(self.model, setting)
 
     def augmentation(self, setting: Setting) -> nn.Module | None:
         """The augmentation of a setting, if the row has one."""
