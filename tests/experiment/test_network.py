@@ -1,12 +1,16 @@
 """What a network is found by."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from torch import nn
 
 from pstn import STN, Gaussian, Similarity, nets
-from pstn.experiment.network import _describe
+from pstn.experiment import Experiment
+from pstn.experiment.network import _describe, _model, plain
+from pstn.train import Train
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
@@ -41,3 +45,34 @@ def test_networks_that_differ_are_described_differently():
         )
     }
     assert len(texts) == 5
+
+
+def test_rows_of_one_network_share_its_words_and_no_others():
+    """Networks are described once for all rows that make them alike: by function, given arguments and setting."""
+
+    def row(name, model, **options):
+        return Experiment(name, "digits", model, Train(), **options)
+
+    def text(row):
+        return [_model(row, plain(setting)) for setting in row.settings()]
+
+    built = []
+
+    def layer(width, *, bias=True, sizes=()):
+        built.append(width)
+        return nn.Linear(width, 2, bias=bias)
+
+    (one,) = text(row("a", partial(layer, 3)))
+    assert text(row("b", partial(layer, 3))) == [one]
+    assert built == [3]
+    assert text(row("c", partial(layer, 3, bias=False))) != [one]
+    two = text(row("d", layer, grid={"width": (3, 4), "lr": (0.1, 0.2)}))
+    assert two[0] == two[1] != two[2] == two[3]
+    assert built == [3, 3, 3, 4]
+    assert text(row("e", partial(layer, 3, sizes=[1]))) == [one], "a list cannot be looked up, and is built"
+    first = row("f", partial(layer, 3))
+    found = {
+        text(row("g", lambda pretrained: nn.Sequential(pretrained), needs=needed))[0]
+        for needed in (first, replace(first, model=partial(layer, 5)))
+    }
+    assert len(found) == 2
