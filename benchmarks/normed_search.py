@@ -15,7 +15,8 @@ trained on two folds and measured on 4,000 of the validation digits. The weight 
 
 A second round, for calibration, with that decay and dropout (``weights``): eight weights of the divergence for 10 to
 10,000 digits (a third of the epochs for 3,000, a tenth for 10,000, which was not finished). Few digits want a smaller
-one, many a larger one; the weight of twice the fourth root of n was read off it.
+one, many a larger one; the weight of twice the fourth root of n was read off it. With that weight, learning rates for
+10, 30 and 100 digits (``rates``): networks one by one on a CPU, two folds for 100.
 """
 
 from __future__ import annotations
@@ -62,12 +63,20 @@ def digits(body: str, sigma: float | None = None) -> STN:
 def weights():
     """A second round, for calibration: how much the divergence should count for how many digits."""
     for n in (10, 30, 100, 1000, 3000, 10_000):
-        train = replace(
-            mnist.normed_train(n, mnist.NORMED_WEIGHT), epochs=60 if n == 10_000 else 200 if n == 3000 else 600
-        )
+        epochs = 60 if n == 10_000 else 200 if n == 3000 else 600
+        train = replace(mnist.normed_train(n, mnist.NORMED_WEIGHT), epochs=epochs, lr=1e-3)
         usual = {"data": Held(mnist.Subset(n)), "folds": 2 if n >= 1000 else 5}
         values = {"kl_weight": (2.0, 3.0, 4.5, 6.0, 9.0, 13.5, 18.0, 27.0)}
         yield Experiment(f"weights-{n}", model=mnist.normed, train=train, grid=values, **usual)
+
+
+def rates():
+    """A third round: learning rates where steps are few."""
+    for n, more in ((10, 3.2e-3), (30, 4e-3), (100, 4e-3)):
+        train = mnist.normed_train(n, mnist.FOURTH_WEIGHT * n**0.25)
+        yield Experiment(
+            f"rates-{n}", Held(mnist.Subset(n)), mnist.normed, train, folds=5, grid={"lr": (1e-3, 2e-3, more)}
+        )
 
 
 def grid():
@@ -92,7 +101,7 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="the folder for networks and records")
     parser.add_argument("--rows", nargs="*", default=(), help="names of rows, or patterns such as 'weights-*'")
     given = parser.parse_args()
-    table = Table("search/normed", "The search behind the batch normed rows", [*grid(), *weights()])
+    table = Table("search/normed", "The search behind the batch normed rows", [*grid(), *weights(), *rates()])
     run(
         table,
         device=given.device,

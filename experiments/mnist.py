@@ -40,8 +40,8 @@ NORMED_WEIGHT, NORMED_DECAY = 9.0, 0.1
 # in all, the divergence over the fourth root of n instead of the root (benchmarks/normed_search.py, `weights`).
 #: The weight times the fourth root of n.
 FOURTH_WEIGHT = 2.0
-# Fewer than 100 digits are fewer than 7,200 steps: 0.002 has less NLL than 0.001 and 0.004 on the validation digits of 30
-# training digits, and than 0.001 and 0.0032 on those of 10; for 100, 0.001 has less than 0.002.
+# Fewer than 100 digits are fewer than 7,200 steps. On validation digits, 0.002 has less NLL than 0.001 and 0.004 for 30
+# training digits, and than 0.001 and 0.0032 for 10; for 100, 0.001 has less than 0.002 (`rates` there).
 #: The learning rate for fewer than 100 digits.
 FEW_LR = 2e-3
 #: The scales of the preprint's Gaussian prior to choose from.
