@@ -145,11 +145,11 @@ class Lane:
 
     def _asks(self) -> str:
         """Where a step waits for the device; empty if nowhere."""
-        self._try()
-        self.cursor.zero_()  # the room may be that of a single step
         try:
-            with _unasked():
-                self._try()
+            for guard in (nullcontext, _unasked):
+                self.cursor.zero_()  # the room may be that of a single step
+                with guard():
+                    self._try()
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise
