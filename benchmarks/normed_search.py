@@ -103,11 +103,5 @@ if __name__ == "__main__":
     parser.add_argument("--rows", nargs="*", default=(), help="names of rows, or patterns such as 'weights-*'")
     given = parser.parse_args()
     table = Table("search/normed", "The search behind the batch normed rows", [*grid(), *weights(), *rates()])
-    run(
-        table,
-        device=given.device,
-        runs=given.runs,
-        results=given.runs,
-        rows=given.rows,
-        console=Console(),
-    )
+    where = {"device": given.device, "runs": given.runs, "results": given.runs}
+    run(table, rows=given.rows, console=Console(), **where)
