@@ -199,6 +199,10 @@ def _parts(module: nn.Module | None) -> list[nn.Module]:
     return [] if module is None else list(module.modules())
 
 
+#: Networks in words, by what makes them: many rows differ in their data alone.
+_WORDS: dict[Any, str] = {}
+
+
 def _model(row: Experiment, setting: str) -> str:
     """The network of a row at a setting, in words."""
     chosen = original(row, setting)
@@ -213,14 +217,11 @@ def _model(row: Experiment, setting: str) -> str:
     return found
 
 
-#: Networks in words, by what makes them: many rows differ in their data alone.
-_WORDS: dict[Any, str] = {}
-
-
 def _call(function: Any) -> Any:
     """What tells a function from others, and one with some arguments given from the same with others."""
     if isinstance(function, partial):
-        return _call(function.func), function.args, tuple(sorted(function.keywords.items()))
+        given = function.args, tuple(sorted(function.keywords.items()))
+        return _call(function.func), given, repr(given)  # 1, 1.0 and True are equal, and read differently
     return function
 
 

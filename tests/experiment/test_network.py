@@ -70,6 +70,7 @@ def test_rows_of_one_network_share_its_words_and_no_others():
     assert two[0] == two[1] != two[2] == two[3]
     assert built == [3, 3, 3, 4]
     assert text(row("e", partial(layer, 3, sizes=[1]))) == [one], "a list cannot be looked up, and is built"
+    assert text(row("h", partial(nn.Dropout, 1))) != text(row("i", partial(nn.Dropout, 1.0)))
     first = row("f", partial(layer, 3))
     found = {
         text(row("g", lambda pretrained: nn.Sequential(pretrained), needs=needed))[0]

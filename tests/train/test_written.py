@@ -12,8 +12,25 @@ from pstn.train import Member, fit_fleet
 from pstn.train.fleet.lane import Lane
 
 
+@pytest.fixture
+def long_run(monkeypatch):
+    """Call it, and steps are written down and compiled as in a long run on a GPU; returns their lanes."""
+    prepare, lanes = Lane.__init__, []
+
+    def start():
+        monkeypatch.setattr(Lane, "__init__", begin)
+        return lanes
+
+    def begin(lane, *arguments):
+        prepare(lane, *arguments)
+        lane.written = lane.compiled = True
+        lanes.append(lane)
+
+    return start
+
+
 @pytest.mark.parametrize(("kind", "count"), [("student", 2), ("point", 2), ("cnn", 1)])
-def test_compiled_steps_are_the_same_steps(kind, count, monkeypatch):
+def test_compiled_steps_are_the_same_steps(kind, count, monkeypatch, long_run):
     """As long runs on a GPU take them; here by the compiler's own interpreter, which needs no other compiler."""
 
     def train():
@@ -21,37 +38,26 @@ def test_compiled_steps_are_the_same_steps(kind, count, monkeypatch):
         members = [Member(made(i, kind), make_data(seed=i), None, config) for i, config in enumerate(configs)]
         return [weights(run.model) for run in fit_fleet(members, progress=False)]
 
-    plain, compiled = train(), []
-    compiler, prepare = torch.compile, Lane.__init__
+    plain, compiled, compiler = train(), [], torch.compile
 
     def compile_here(function, **options):
         compiled.append(function)
         return compiler(function, backend="aot_eager", **options)
 
-    def long_run(lane, *arguments):
-        prepare(lane, *arguments)
-        lane.written = lane.compiled = True
-
     monkeypatch.setattr(torch, "compile", compile_here)
-    monkeypatch.setattr(Lane, "__init__", long_run)
+    long_run()
     for a, b in zip(plain, train(), strict=True):
         close(a, b)
     assert len(compiled) == 3  # the optimizer's step, and one for each size of batch
 
 
-def test_a_process_compiles_for_as_many_fleets_as_it_trains(monkeypatch, recwarn):
+def test_a_process_compiles_for_as_many_fleets_as_it_trains(monkeypatch, recwarn, long_run):
     """Dynamo gives up on a function after some shapes, by default eight."""
     import torch._dynamo
 
-    compiler, prepare, compiled = torch.compile, Lane.__init__, []
-
-    def long_run(lane, *arguments):
-        prepare(lane, *arguments)
-        lane.written = lane.compiled = True
-        compiled.append(lane)
+    compiler, compiled = torch.compile, long_run()
 
     monkeypatch.setattr(torch, "compile", lambda function, **options: compiler(function, backend="eager", **options))
-    monkeypatch.setattr(Lane, "__init__", long_run)
     torch._dynamo.reset()
     with torch._dynamo.config.patch(recompile_limit=1):
         for count in (1, 2, 3):
@@ -62,7 +68,7 @@ def test_a_process_compiles_for_as_many_fleets_as_it_trains(monkeypatch, recwarn
     assert not [str(each.message) for each in recwarn if "torch.compile" in str(each.message)]
 
 
-def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
+def test_a_compiler_that_fails_costs_speed_alone(monkeypatch, long_run):
     from torch._dynamo.exc import Unsupported
 
     def fail(*arguments):
@@ -71,21 +77,17 @@ def test_a_compiler_that_fails_costs_speed_alone(monkeypatch):
     def train():
         return weights(fit_fleet([Member(made(0, "student"), make_data(), None, FIFTY)], progress=False)[0].model)
 
-    plain, prepare = train(), Lane.__init__
-
-    def long_run(lane, *arguments):
-        prepare(lane, *arguments)
-        lane.written = lane.compiled = True
+    plain = train()
 
     monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
-    monkeypatch.setattr(Lane, "__init__", long_run)
+    long_run()
     with pytest.warns(UserWarning, match="without torch.compile, which failed: no such thing"):
         close(plain, train())
 
 
-def test_what_goes_wrong_in_a_compiled_step_is_said(monkeypatch):
+def test_what_goes_wrong_in_a_compiled_step_is_said(monkeypatch, long_run):
     """By torch's wrapper around a recorded module it would be an attempt to trace a generator."""
-    compiler, prepare = torch.compile, Lane.__init__
+    compiler = torch.compile
 
     def compile_here(function, **options):
         def stop(module, inputs):
@@ -96,12 +98,8 @@ def test_what_goes_wrong_in_a_compiled_step_is_said(monkeypatch):
 
         return compiler(function, **options, backend=stop)
 
-    def long_run(lane, *arguments):
-        prepare(lane, *arguments)
-        lane.written = lane.compiled = True
-
     monkeypatch.setattr(torch, "compile", compile_here)
-    monkeypatch.setattr(Lane, "__init__", long_run)
+    long_run()
     with pytest.raises(RuntimeError, match="no room"):
         fit_fleet([Member(made(0, "cnn"), make_data(), None, FIFTY)], progress=False)
 
