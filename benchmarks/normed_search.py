@@ -65,7 +65,7 @@ def weights():
     """A second round, for calibration: how much the divergence should count for how many digits."""
     for n in (10, 30, 100, 1000, 3000, 10_000):
         epochs = 60 if n == 10_000 else 200 if n == 3000 else 600
-        train = replace(mnist.normed_train(n, mnist.NORMED_WEIGHT), epochs=epochs)
+        train = replace(mnist.normed_train(n, mnist.NORMED_WEIGHT), epochs=epochs, lr=mnist.LEARNED.lr)
         usual = {"data": Held(mnist.Subset(n)), "folds": 2 if n >= 1000 else 5}
         values = {"kl_weight": (2.0, 3.0, 4.5, 6.0, 9.0, 13.5, 18.0, 27.0)}
         yield Experiment(f"weights-{n}", model=mnist.normed, train=train, grid=values, **usual)
