@@ -10,6 +10,7 @@ from subject import FIFTY, close, made, make_data, weights
 
 from pstn.train import Member, fit_fleet
 from pstn.train.fleet.lane import Lane
+from pstn.train.fleet.record import record
 
 
 @pytest.fixture
@@ -68,46 +69,54 @@ def test_a_process_compiles_for_as_many_fleets_as_it_trains(monkeypatch, recwarn
     assert not [str(each.message) for each in recwarn if "torch.compile" in str(each.message)]
 
 
-def test_a_compiler_that_fails_costs_speed_alone(monkeypatch, long_run):
+def unsupported(function, **options):
+    """A compiler that refuses."""
     from torch._dynamo.exc import Unsupported
 
     def fail(*arguments):
         raise Unsupported("no such thing")
 
+    return fail
+
+
+def unfit(function, compiler=torch.compile, **options):
+    """A compiler of kernels that do not run; torch's wrapper around a recorded module hides what is wrong with them."""
+
+    def build(module, inputs):
+        def run(*values):
+            raise RuntimeError("no such thing")
+
+        return run
+
+    return compiler(function, **options, backend=build)
+
+
+@pytest.mark.parametrize("compiler", [unsupported, unfit])
+def test_a_compiler_that_fails_costs_speed_alone(compiler, monkeypatch, long_run):
     def train():
         return weights(fit_fleet([Member(made(0, "student"), make_data(), None, FIFTY)], progress=False)[0].model)
 
     plain = train()
 
-    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
+    monkeypatch.setattr(torch, "compile", compiler)
     long_run()
     with pytest.warns(UserWarning, match="without torch.compile, which failed: no such thing"):
         close(plain, train())
 
 
-def test_what_goes_wrong_in_a_compiled_step_is_said(monkeypatch, long_run):
-    """By torch's wrapper around a recorded module it would be an attempt to trace a generator."""
-    compiler = torch.compile
-
-    def compile_here(function, **options):
-        def stop(module, inputs):
-            def run(*values):
-                raise RuntimeError("no room")
-
-            return run
-
-        return compiler(function, **options, backend=stop)
-
-    monkeypatch.setattr(torch, "compile", compile_here)
-    long_run()
-    with pytest.raises(RuntimeError, match="no room"):
-        fit_fleet([Member(made(0, "cnn"), make_data(), None, FIFTY)], progress=False)
+def test_numbers_of_a_recorded_step_are_where_its_inputs_are():
+    """A kernel that is compiled for a device reads them there, and cannot read those of the CPU."""
+    step = record(lambda x: x / torch.tensor(2.0) + torch.ones(3, device=x.device), [torch.ones(3, device="meta")])
+    read = [getattr(step, node.target) for node in step.graph.nodes if node.op == "get_attr"]
+    assert [value.device.type for value in read] == ["meta", "meta"]
+    step = record(lambda x: x / torch.tensor(2.0), [torch.ones(3)])
+    torch.testing.assert_close(step(torch.ones(3)), torch.full((3,), 0.5))
 
 
 @pytest.fixture
 def pretended(monkeypatch):
     """As on a GPU with room for one step, but that a replay is the step itself; the lanes that were recorded."""
-    prepare, record, recorded = Lane.__init__, Lane._record, []
+    prepare, write, recorded = Lane.__init__, Lane._record, []
     stream = SimpleNamespace(wait_stream=lambda other: None)
 
     def narrow(lane, fleet, size, requests):
@@ -116,7 +125,7 @@ def pretended(monkeypatch):
         lane.noise = [torch.zeros(fleet.stack.count, 1, *r.shape, dtype=r.dtype) for r in requests]
 
     def replayed(lane):
-        record(lane)
+        write(lane)
         if lane.graph is not None:
             lane.graph.replay = lane._try
         recorded.append(lane)

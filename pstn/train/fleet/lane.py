@@ -106,8 +106,8 @@ class Lane:
             with _compiling() if self.compiled else nullcontext():
                 self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
         except Exception as error:
-            # What the compiler refuses, and what it compiles and no device can run. Both come in the first step, which is
-            # taken for its sake and then undone; to wait for the device is told apart below, and is no failure.
+            # What the compiler refuses, and what it compiles but the device cannot run, come in the first step, which
+            # is taken for its sake and then undone. Waiting for the device is no failure.
             if not self.compiled or "synchronizing" in str(error):
                 raise
             self._without_compiler(f"which failed: {error}")

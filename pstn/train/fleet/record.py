@@ -38,13 +38,13 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModul
         if node.target in _IDLE:  # nothing is differentiated any more
             node.replace_all_uses_with(node.args[0])
     module.graph.eliminate_dead_code()
-    _fold(module)
+    _fold(module, inputs[0].device)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
 
 
-def _fold(module: GraphModule) -> None:
+def _fold(module: GraphModule, device: torch.device) -> None:
     """Replace what depends on no input by its value."""
     values: dict[Node, Any] = {}
     with torch.no_grad():
@@ -56,15 +56,18 @@ def _fold(module: GraphModule) -> None:
                 options: Any = torch.fx.map_arg(node.kwargs, values.__getitem__)
                 values[node] = node.target(*arguments, **options)  # type: ignore[operator]
     for number, node in enumerate(constant):
-        if node.op == "get_attr":
+        if not isinstance(values[node], Tensor) or all(user in values for user in node.users):
             continue
-        if isinstance(values[node], Tensor) and any(user not in values for user in node.users):
-            name = f"_constant{number}"
-            module.register_buffer(name, values[node], persistent=False)
-            with module.graph.inserting_before(node):
-                value = module.graph.get_attr(name)
-            value.meta = dict(node.meta)
-            node.replace_all_uses_with(value)
+        # Torch lets a single number of the CPU meet any device; a kernel that is compiled would look for it on its own.
+        value = values[node] if values[node].ndim else values[node].to(device)
+        if node.op == "get_attr" and value is values[node]:
+            continue
+        name = f"_constant{number}"
+        module.register_buffer(name, value, persistent=False)
+        with module.graph.inserting_before(node):
+            attribute = module.graph.get_attr(name)
+        attribute.meta = {**node.meta, "val": value}
+        node.replace_all_uses_with(attribute)
     for node in reversed(constant):
         if not node.users:
             module.graph.erase_node(node)
