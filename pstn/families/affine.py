@@ -221,8 +221,30 @@ class Similarity(_Rotating):
 
     def to_matrix(self, theta: Tensor) -> Tensor:
         """The matrix (s R | t)."""
+        rotation, scale, shift = self._parts(theta)
+        return self._homogeneous(scale[..., None] * rotation, shift)
+
+    def compose(self, outer: Float[Tensor, "*b d"], inner: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        r"""The :math:`\theta` with :math:`T_\theta = T_{outer} \circ T_{inner}`, part by part.
+
+        A matrix of scale zero has no angle to find, and next to it the slopes of the angle are without bound; linear
+        scales come through zero.
+
+        Example:
+            >>> half, nothing = torch.tensor([[0.3, -0.5, 0.0, 0.0], [0.2, -1.0, 0.4, 0.0]])
+            >>> Similarity(scale="linear").compose(half, nothing)
+            tensor([ 0.5000, -1.0000,  0.1911,  0.0591])
+        """
+        outer, inner = self.bounded(outer), self.bounded(inner)
+        (turn, scale, _), (first, small, shift) = self._parts(outer), self._parts(inner)
+        rotation = rotation_parameters((turn[..., :, :, None] * first[..., None, :, :]).sum(dim=-2))
+        shift = self.move(outer, shift[..., None, :]).squeeze(-2)
+        return torch.cat([rotation, from_scale(scale * small, self.scale), shift], dim=-1)
+
+    def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The rotation's matrix, the scale and the shift."""
         rotation, scale, shift = theta.split([self.dim - self.ndim - 1, 1, self.ndim], dim=-1)
-        return self._homogeneous(to_scale(scale, self.scale)[..., None] * rotation_matrix(rotation), shift)
+        return rotation_matrix(rotation), to_scale(scale, self.scale), shift
 
     def from_matrix(self, matrix: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b d"]:
         """Rotation, scale and shift of a homogeneous matrix."""

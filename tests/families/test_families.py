@@ -128,6 +128,25 @@ def test_compose_is_a_warp_after_a_warp():
     assert torch.allclose(chained(torch.cat([a, b]), p), Translation()(a, Rotation()(b, p)))
 
 
+@pytest.mark.parametrize("size", [None, (30, 40), (20, 30, 40)])
+@pytest.mark.parametrize("scale", [0.7, 0.0, -0.5])
+def test_similarities_compose_with_their_slopes_through_a_scale_of_zero(scale, size):
+    """By way of a matrix, the angle and its slopes are lost there."""
+    family = Similarity(2 if size is None else len(size), "linear", size).double()
+    points = torch.rand(6, family.ndim, dtype=torch.float64)
+    outer, inner = 0.3 * torch.randn(2, family.dim, dtype=torch.float64)
+    inner[family.names.index("scale")] = scale - 1
+
+    def whole(inner):
+        return family(family.compose(outer, inner), points)
+
+    def chained(inner):
+        return family(outer, family(inner, points))
+
+    for f in (lambda f: f(inner), lambda f: torch.autograd.functional.jacobian(f, inner)):
+        torch.testing.assert_close(f(whole), f(chained))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
