@@ -16,11 +16,11 @@ def pstn(weight: float) -> Experiment:
     return replace(TABLE2.row("pstn-100"), name=f"pstn-{weight:g}", **changes)
 
 
-OTHERS = {"CNN": "cnn-100", "STN": "stn-100"}
+OTHERS = {"CNN": "cnn-100", "STN": "stn-fair-100", "STN at lr 1e-4": "stn-100"}
 TABLE = Table(
     "pstn22/calibration",
     "P-STN 2022, Figure 11: calibration, n = 100",
-    [*(TABLE2.row(f"{name}-100") for name in ("cnn", "stn", "stn-fair", "learned")), *map(pstn, PAPER)],
+    [*(TABLE2.row(f"{name}-100") for name in ("cnn", "stn-fair", "stn", "learned")), *map(pstn, PAPER)],
     metrics=("ece", "nll", "brier", "accuracy"),
     claims=[
         *(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from experiments.posed import NAN, SHAPE, TRAIN, Moving, Upright, mlp, row, short, turned
+from experiments.posed import NAN, SHAPE, TRAIN, Moving, Upright, mlp, row, turned
 from experiments.pstn22.rotated import SPREAD
 from pstn import STN, Point, StudentT, nets
 from pstn.experiment import Claim, Experiment, Table, against
@@ -46,18 +46,13 @@ def rows(layers: int) -> list[Experiment]:
         shown = {"label": f"{kind}, {layers} layers", "tags": {"layers": layers, "model": kind}, "paper": figures}
         return row(f"{name}-{layers}", data=data, model=partial(model, layers), train=LOCALIZE, **shown, **options)
 
-    def brief(full: Experiment) -> Experiment:
-        made = short(full)
-        return replace(made, tags={**full.tags, "model": f"{full.tags['model']}, a tenth of the epochs"})
-
     digits = Moving("MNIST", "turned")
-    full = [
+    return [
         one("upright", "NN, upright", Upright("MNIST"), plain),
         one("nn", "NN", digits, plain),
         one("stn", "STN", digits, stn, measure=turned),
         one("pstn", "P-STN", digits, pstn, measure=turned),
     ]
-    return [*full, *map(brief, full)]
 
 
 TABLE = Table(
@@ -66,8 +61,7 @@ TABLE = Table(
     [row for layers in range(1, 6) for row in rows(layers)],
     metrics=("accuracy", "variance", "nll", "half_turn_error"),
     claims=[
-        Claim(f"{words}, {n} layers{epochs}", f"{a}-{n}{end}", f"{b}-{n}{end}", metric)
-        for end, epochs in (("", ""), ("-short", ", a tenth of the epochs"))
+        Claim(f"{words}, {n} layers", f"{a}-{n}", f"{b}-{n}", metric)
         for words, a, b, metric, depths in (
             ("P-STN beats STN", "pstn", "stn", "accuracy", range(1, 6)),
             ("STN beats NN", "stn", "nn", "accuracy", range(1, 6)),

@@ -174,7 +174,7 @@ class Comparison:
     def sentences(self) -> list[str]:
         """The comparison in words."""
         metric = self.table.metrics[0]
-        near = total = 0
+        near = alike = total = 0
         for result in self.results:
             if result.row.column == "published" and metric in result.row.paper and result.values(metric):
                 mean, deviation = result.row.paper[metric]
@@ -182,9 +182,14 @@ class Comparison:
                     continue
                 total += 1
                 near += abs(Measured(result.values(metric)).mean - mean) <= deviation
+                test = result.against_paper(metric)
+                alike += test is not None and test.p > LEVEL
         said = [f"{len(self.results)} of {len(self.table.rows)} rows are measured."]
         if total and not self.table.slice:
-            said.append(f"{near} of {total} rows as published are within one deviation of the paper's mean.")
+            said.append(
+                f"{near} of {total} rows as published are within one deviation of the paper's mean, and {alike} do not "
+                f"differ from it by Welch's test (p > {LEVEL})."
+            )
         said += sorted({row.stand_in for row in self.table.rows if row.stand_in})
         said += dict.fromkeys(f"{row.label}: {row.note}" for row in self.table.rows if row.note)
         return [*said, *([self.table.note] if self.table.note else [])]
