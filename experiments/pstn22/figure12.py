@@ -37,13 +37,18 @@ def pstn(layers: int) -> STN:
     return STN(mlp(layers), nets.localizer(SHAPE, channels=(28, 53)), Rotation(), posterior)
 
 
+def depth(layers: int) -> str:
+    """So many layers, in words."""
+    return f"{layers} layer{'s' * (layers > 1)}"
+
+
 def rows(layers: int) -> list[Experiment]:
     """The rows of a depth."""
 
     def one(name: str, kind: str, data: Any, model: Any, **options: Any) -> Experiment:
         figures = {"accuracy": PAPER[kind][layers - 1]}
         figures |= {"variance": VARIANCE[kind][layers - 1]} if kind in VARIANCE else {}
-        shown = {"label": f"{kind}, {layers} layers", "tags": {"layers": layers, "model": kind}, "paper": figures}
+        shown = {"label": f"{kind}, {depth(layers)}", "tags": {"layers": layers, "model": kind}, "paper": figures}
         return row(f"{name}-{layers}", data=data, model=partial(model, layers), train=LOCALIZE, **shown, **options)
 
     digits = Moving("MNIST", "turned")
@@ -61,7 +66,7 @@ TABLE = Table(
     [row for layers in range(1, 6) for row in rows(layers)],
     metrics=("accuracy", "variance", "nll", "half_turn_error"),
     claims=[
-        Claim(f"{words}, {n} layers", f"{a}-{n}", f"{b}-{n}", metric)
+        Claim(f"{words}, {depth(n)}", f"{a}-{n}", f"{b}-{n}", metric)
         for words, a, b, metric, depths in (
             ("P-STN beats STN", "pstn", "stn", "accuracy", range(1, 6)),
             ("STN beats NN", "stn", "nn", "accuracy", range(1, 6)),
