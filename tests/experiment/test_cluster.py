@@ -23,6 +23,8 @@ def two_workers(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOY_FUSE", str(folder / "fuse"))
         patch.setenv("TOY_JOURNAL", str(folder / "journal.txt"))
+        # Ray's workers yield to every other process, and beside other tests hardly get to run.
+        patch.setenv("RAY_worker_niceness", "0")
         # workers inherit the environment of the process that starts Ray
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield folder
