@@ -6,9 +6,10 @@ from typing import Any
 
 from experiments.posed import NAN, SHAPE, TRAIN, Moving, Upright, mlp, row, turned
 from experiments.pstn22.rotated import SPREAD
-from pstn import STN, Point, StudentT, nets
+from pstn import STN, C, Point, StudentT, nets
 from pstn.experiment import Claim, Experiment, Table, against
 from pstn.families import Rotation
+from pstn.placement import turns
 
 #: Median and median absolute deviation of the accuracy, 1 to 5 layers, and of the variance of μ, off the plot.
 PAPER = {
@@ -22,6 +23,10 @@ VARIANCE = {
     "STN": ((0.93, 0.25), (0.0, NAN), (0.0, NAN), (0.0, NAN), (0.0, NAN)),
 }
 LOCALIZE = replace(TRAIN, localizer_lr=0.1, samples=10, kl_weight=3e-5, seed=0)
+#: The localizer as fast as the classifier, as where the classifier is frozen (the paper's figure 4).
+FAST = replace(LOCALIZE, localizer_lr=1.0)
+#: For several starts: nothing to draw, and nothing to weigh against the likelihood.
+COSINE = replace(FAST, schedule="cosine", samples=1)
 
 
 def plain(layers: int) -> STN:
@@ -37,6 +42,12 @@ def pstn(layers: int) -> STN:
     return STN(mlp(layers), nets.localizer(SHAPE, channels=(28, 53)), Rotation(), posterior)
 
 
+def starts(layers: int) -> STN:
+    """As many parameters as the STN and 21 more: it looks from eight angles and weighs what is seen."""
+    found = nets.localizer(SHAPE, channels=(32, 64), hidden=20)
+    return STN(mlp(layers), found, Rotation(), Point(), C(0, starts=turns(8)))
+
+
 def depth(layers: int) -> str:
     """So many layers, in words."""
     return f"{layers} layer{'s' * (layers > 1)}"
@@ -45,18 +56,24 @@ def depth(layers: int) -> str:
 def rows(layers: int) -> list[Experiment]:
     """The rows of a depth."""
 
-    def one(name: str, kind: str, data: Any, model: Any, **options: Any) -> Experiment:
+    def one(name: str, kind: str, data: Any, model: Any, how: str = "", **options: Any) -> Experiment:
         figures = {"accuracy": PAPER[kind][layers - 1]}
         figures |= {"variance": VARIANCE[kind][layers - 1]} if kind in VARIANCE else {}
-        shown = {"label": f"{kind}, {depth(layers)}", "tags": {"layers": layers, "model": kind}, "paper": figures}
-        return row(f"{name}-{layers}", data=data, model=partial(model, layers), train=LOCALIZE, **shown, **options)
+        shown = {"label": f"{kind}{how}, {depth(layers)}", "line": f"{kind}, {depth(layers)}", "paper": figures}
+        tags = {"layers": layers, "model": f"{kind}{how}"}
+        return row(f"{name}-{layers}", data=data, model=partial(model, layers), tags=tags,
+                   **{"train": LOCALIZE, **shown, **options})  # fmt: skip
 
     digits = Moving("MNIST", "turned")
+    fast: dict[str, Any] = {"how": ", fast localizer", "train": FAST, "measure": turned}
     return [
-        one("upright", "NN, upright", Upright("MNIST"), plain),
+        one("upright", "NN, upright", Upright("MNIST", everything=True), plain),
         one("nn", "NN", digits, plain),
         one("stn", "STN", digits, stn, measure=turned),
+        one("stn-fast", "STN", digits, stn, column="best", **fast),
         one("pstn", "P-STN", digits, pstn, measure=turned),
+        one("pstn-fast", "P-STN", digits, pstn, column="extra", **fast),
+        one("starts", "P-STN", digits, starts, ", eight starts", train=COSINE, column="best", measure=turned),
     ]
 
 

@@ -59,6 +59,8 @@ def rows(n: int) -> list[Experiment]:
         row(n, "stn", "STN, lr 1e-4", stn, train=replace(TRAIN, lr=1e-4), of="STN", column="best",
             paper=paper("STN", n)),
         row(n, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper("P-STN", n)),
+        row(n, "pstn-given", "P-STN, the paper's w", pstn, grid={"kl_weight": (W[n],)}, column="extra",
+            paper=paper("P-STN", n)),
         row(n, "fourth", "P-STN, learned spread, batch norm, fourth root", normed,
             train=normed_train(n, FOURTH_WEIGHT * n**0.25), **best),
         row(n, "normed", "P-STN, learned spread, batch norm", normed, train=normed_train(n, NORMED_WEIGHT),
