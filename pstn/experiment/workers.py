@@ -126,7 +126,8 @@ class Processes:
             self._show()
             if self.signals.received is not None:
                 self._signal(signal.SIGTERM)
-                wait(self.begun)  # they save what they have
+                wait(self.begun)  # they save what they have, and then end by themselves
+                self.begun.clear()
                 self.signals.throw("stopped; what was begun is kept: the same command goes on from there")
             if done:
                 break

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import queue
 import re
+import signal
 import stat
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -70,8 +71,11 @@ def test_a_process_that_is_killed_costs_its_own_fleet_alone(fused, tmp_path, mon
 def test_ctrl_c_is_passed_on_and_what_was_begun_is_saved(fused, tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_FUSE", str(fused / "blown"))
     monkeypatch.setenv("TOY_STOP", str(tmp_path / "stop"))
+    sent, tell = [], Processes._signal
+    monkeypatch.setattr(Processes, "_signal", lambda self, number: (sent.append(number), tell(self, number)))
     with pytest.raises(KeyboardInterrupt, match="goes on from there"):
         go("toy/fused", tmp_path, jobs=2)
+    assert sent == [signal.SIGTERM], "they end by themselves; killed, they would leave semaphores behind"
     assert list(tmp_path.glob("runs/fleets/*/*checkpoint*"))
     assert len(essence(tmp_path, "toy/fused")) < 6
     go("toy/fused", tmp_path)
