@@ -100,7 +100,8 @@ TABLE = Table(
     "paper's figures are those of 0.001. Batch norm: a classifier of as many parameters with batch normalisation, "
     "weight decay that falls with the root of n, and twice the learning rate below n = 100, chosen on validation "
     "digits; augmentation beside it has the same. Fourth root: the divergence of the spread counts over the fourth "
-    "root of n, not the root, also by validation digits. The paper's w: the one that it reports for each n, not"
-    " the one with the least NLL of validation digits. All 10,000 test digits (the paper's loader drops 16); ECE "
-    "with 15 bins (the paper does not name its number).",
+    "root of n, not the root, also by validation digits. The paper's w: the one that it reports for each n, not the "
+    "one with the least NLL of validation digits. What a transformation brings in from outside is background (in the "
+    "authors' code grey: zeros, of normalised digits). All 10,000 test digits (the paper's loader drops 16); ECE with "
+    "15 bins (the paper does not name its number).",
 )  # fmt: skip
