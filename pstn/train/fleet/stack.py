@@ -16,6 +16,7 @@ from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.copies import share_copies
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
+from pstn.train.fleet.sums import shorten_sums
 from pstn.train.seed import seeded
 from pstn.train.step import Loss, Step
 
@@ -147,6 +148,8 @@ class Stack:
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
         step = share_copies(record(self._gradient(autocast), inputs))
+        if self.device.type == "cuda":
+            step = shorten_sums(step)
         # Its forward, not itself: the wrapper around a recorded module's call hides what goes wrong inside.
         self.steps[x.shape] = torch.compile(step.forward, fullgraph=True, dynamic=False) if compiled else step
 
