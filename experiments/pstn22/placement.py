@@ -55,14 +55,15 @@ def rows(canvas: int) -> list[Experiment]:
     moving, shown = Moving("FashionMNIST", f"on {canvas}x{canvas}"), f", {canvas} × {canvas}"
     usual: dict[str, Any] = {"data": moving, "train": LOCALIZE, "needs": CNN, "measure": placed, "folds": 3}
     usual["tags"] = {"task": f"x{shown}"}
-    best = {**usual, "train": COSINE, "column": "best"}
     full = [
         row(f"stn-{canvas}", f"STN{shown}", model=partial(stn, canvas), **usual, **paper(0.8441)),
         row(f"pstn-{canvas}", f"P-STN{shown}", model=partial(pstn, canvas), **usual, **paper(0.8499)),
-        row(f"starts-{canvas}", f"P-STN, {WINDOWS[canvas][0] ** 2} starts{shown}", model=partial(starts, canvas),
-            line=f"P-STN{shown}", **best, **paper(0.8499)),
-    ]  # fmt: skip
-    return [*full, *map(short, full)]
+    ]
+    several = f"P-STN, {WINDOWS[canvas][0] ** 2} starts{shown}"
+    best = row(f"starts-{canvas}", several, model=partial(starts, canvas), column="best",
+               **{**usual, "train": COSINE}, **paper(0.8499))  # fmt: skip
+    # a tenth of the epochs is enough: it stands beside the paper's recipe in full
+    return [*full, replace(short(best), line=full[1].line), *map(short, full)]
 
 
 CNN = row("centred", "CNN, centred", Upright("FashionMNIST"), cnn, CENTRED, folds=1, samples=1, **paper(0.9063))
@@ -78,11 +79,11 @@ TABLE = Table(
         for metric, words in (("accuracy", "classifies better"), ("iou", "places its window better"))
     ],
     figures={"reliability": reliability_curves()},
-    quick=("centred", "stn-56", "pstn-56", "starts-56", "pstn-96"),
+    quick=("centred", "stn-56", "pstn-56", "starts-56-short", "pstn-96"),
     note="96 × 96 is the authors' code: corners from 0 to 63, no halving. 56 × 56 is the paper's text, a picture of "
     "half the canvas's width (true scale 0.5), anywhere on it; its localizers have the same filters, and fewer "
     "parameters on the smaller canvas. Places are drawn anew at every training step and once for the 10,000 test "
     "pictures. The best rows start from windows all over the canvas, 1.4 times as wide as a picture, and train the "
-    "localizer as fast as the paper's classifiers, along a cosine. Pictures are not normalised, for the classifier nor "
+    "localizer as fast as the paper's classifiers, along a cosine, for a tenth of the epochs. Pictures are not normalised, for the classifier nor "
     "for the localizer (in the authors' code, they are for the localizer only).",
 )

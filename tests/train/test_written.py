@@ -49,7 +49,7 @@ def test_compiled_steps_are_the_same_steps(kind, count, monkeypatch, long_run):
     long_run()
     for a, b in zip(plain, train(), strict=True):
         close(a, b)
-    assert len(compiled) == 3  # the optimizer's step, and one for each size of batch
+    assert len(compiled) == 2  # one for each size of batch
 
 
 def test_a_process_compiles_for_as_many_fleets_as_it_trains(monkeypatch, recwarn, long_run):

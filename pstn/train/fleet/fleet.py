@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.progress import Progress
 from torch import Tensor
+from torch.fx import GraphModule
 
 from pstn.data import Data
 from pstn.train.config import Train
@@ -187,16 +188,16 @@ class Fleet:
             rows.append([lr, lr * config.localizer_lr, weight(step), config.weight_decay, *corrections])
         return rows
 
-    def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], written: bool, compiled: bool) -> None:
-        """One step of every network, in place; nothing here waits for the device."""
+    def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], step: GraphModule | None) -> None:
+        """One step of every network, in place, written down or not; nothing here waits for the device."""
         before = {name: value.clone() for name, value in self.stack.still.items()}
-        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], self.mixed, written, compiled)
+        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], self.mixed, step)
         # A diverged network's numbers stay as they were before it did.
-        self.alive &= loss.isfinite() & gradient.isfinite().all(1)
+        self.alive.logical_and_(loss.isfinite() & gradient.isfinite().all(1))
         for name, value in self.stack.still.items():
             value.copy_(torch.where(self.alive.view(-1, *[1] * (value.ndim - 1)), value, before[name]))
-        (self.optimizer.compiled if compiled else self.optimizer.step)(gradient, knobs, self.alive)
-        self.sums += x.shape[1] * terms.double()
+        self.optimizer.step(gradient, knobs, self.alive)
+        self.sums.add_(terms.double(), alpha=x.shape[1])
 
     def look(self) -> None:
         """Write the records of the epochs behind us, and note which networks have been left behind."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from pstn.kernels.exactness import as_convolved
 from pstn.train.fleet.noise import Request
@@ -59,6 +60,7 @@ class Lane:
         self.written = self.recorded or uses >= PATIENCE
         self.compiled = self.recorded and uses >= ENDURANCE
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self.operations: GraphModule | None = None  # a step, written down
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def fill(self, index: Tensor, knobs: Tensor) -> None:
@@ -75,10 +77,8 @@ class Lane:
         """Record a step, if steps are to be recorded and this is the first."""
         if not self.recorded or self.graph is not None:
             return
-        stack, (x, y) = self.fleet.stack, self._batch()
-        inputs = x, y, self._drawn(), self._next(self.knobs)[:, 2], self.fleet.mixed
-        stack.write_down(*inputs, self.compiled)
-        with as_convolved() if stack.multiplies else nullcontext():
+        self._write_down(self._drawn())
+        with as_convolved() if self.fleet.stack.multiplies else nullcontext():
             self._record()
 
     def step(self) -> None:
@@ -99,19 +99,38 @@ class Lane:
     def _next(self, buffer: Tensor, axis: int = 0) -> Tensor:
         return buffer.index_select(axis, self.cursor).squeeze(axis)
 
-    def _step(self, noise: Sequence[Tensor]) -> None:
-        (x, y), knobs = self._batch(), self._next(self.knobs)
-        self.cursor += 1
+    def _write_down(self, noise: Sequence[Tensor]) -> None:
+        if self.operations is None:
+            (x, y), knobs = self._batch(), self._next(self.knobs)
+            self.operations = self.fleet.stack.write_down(x, y, noise, knobs[:, 2], self.fleet.mixed)
+
+    def _step(self, noise: Sequence[Tensor] | None) -> None:
+        if self.written:
+            self._write_down(self._drawn() if noise is None else noise)
+        if not self.compiled:
+            self._take(noise)
+            return
         try:
-            with _compiling() if self.compiled else nullcontext():
-                self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
+            with _compiling():
+                self._together(noise)
         except Exception as error:
             # What the compiler refuses, and what it compiles but the device cannot run, come in the first step, which
             # is taken for its sake and then undone. Waiting for the device is no failure.
-            if not self.compiled or "synchronizing" in str(error):
+            if "synchronizing" in str(error):
                 raise
             self._without_compiler(f"which failed: {error}")
-            self.fleet.take(x, y, knobs, noise, self.written, self.compiled)
+            self._take(noise)
+
+    @cached_property
+    def _together(self) -> Callable[[Sequence[Tensor] | None], None]:
+        """A step compiled as one, so that whatever is between its larger operations becomes few kernels."""
+        return torch.compile(self._take, fullgraph=True, dynamic=False)
+
+    def _take(self, noise: Sequence[Tensor] | None) -> None:
+        (x, y), knobs = self._batch(), self._next(self.knobs)
+        drawn = self._drawn() if noise is None else noise
+        self.fleet.take(x, y, knobs, drawn, self.operations)
+        self.cursor.add_(1)
 
     def _record(self) -> None:
         """Take a few steps for the allocator and the kernels' compilers, record one, and undo them all."""
@@ -159,10 +178,9 @@ class Lane:
     def _without_compiler(self, why: str) -> None:
         warnings.warn(f"this fleet trains without torch.compile, {why}", stacklevel=2)
         self.compiled = False
-        self.fleet.stack.steps.clear()
 
     def _try(self) -> None:
-        self._step(self._drawn())
+        self._step(None)
 
     def _drawn(self) -> list[Tensor]:
         return [self._next(buffer, 1) for buffer in self.noise]

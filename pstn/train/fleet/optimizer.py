@@ -26,7 +26,6 @@ class Optimizer:
         self.config, self.stack = config, stack
         names = ("momentum",) if config.optimizer == "sgd" else ("first", "second")
         self.slots = {name: torch.zeros_like(stack.weights) for name in names}
-        self.compiled = torch.compile(self.step, fullgraph=True, dynamic=False)
 
     def step(self, gradient: Tensor, knobs: Tensor, alive: Tensor) -> None:
         """Move the rows that are alive along their gradients, with the settings :data:`KNOBS` (M, 6)."""

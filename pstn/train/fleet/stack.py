@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.fx import GraphModule
 
 from pstn.train.config import Train
 from pstn.train.fleet.channels import Channels
@@ -61,7 +62,6 @@ class Stack:
         self.device, self.count = device, len(units)
         self.faster = Products if device.type == "cuda" else Channels
         self.multiplies = False  # whether some convolutions have been matrix products
-        self.steps: dict[torch.Size, Callable[..., Triple]] = {}
         first = dict(units[0].named_parameters())
         self.shapes = {name: p.shape for name, p in first.items() if p.requires_grad}
         if not self.shapes:
@@ -126,32 +126,29 @@ class Stack:
         noise: Sequence[Tensor],
         kl_weight: Tensor,
         autocast: bool = False,
-        written: bool = False,
-        compiled: bool = False,
+        step: GraphModule | None = None,
     ) -> Triple:
         """The losses (M,), their terms (M, T), and the gradient of each row of weights by its own loss, (M, P).
 
-        Written down, a step is a list of tensor operations; compiled, many of them are one kernel.
+        Arguments:
+            x: Each network's batch.
+            y: Their labels.
+            noise: What they draw.
+            kl_weight: How much their divergences count.
+            autocast: Whether arithmetic is in 16 bits where that does no harm.
+            step: The step as it is written down for such inputs, if it is.
         """
-        go, inputs = self._gradient(autocast), (self.weights, x, y, kl_weight, *self.still.values(), *noise)
-        if not written:
-            return go(*inputs)
-        self.write_down(x, y, noise, kl_weight, autocast, compiled)
-        return self.steps[x.shape](*inputs)
+        go = self._gradient(autocast) if step is None else step.forward
+        return go(self.weights, x, y, kl_weight, *self.still.values(), *noise)
 
     def write_down(
-        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool, compiled: bool
-    ) -> None:
-        """Write a step for inputs of such shapes down, if none is: what Python costs in it is not paid again."""
-        if x.shape in self.steps:
-            return
+        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool
+    ) -> GraphModule:
+        """A step for inputs of such shapes as a list of tensor operations: what Python costs in it is paid once."""
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
         step = share_copies(record(self._gradient(autocast), inputs))
-        if self.device.type == "cuda":
-            step = shorten_sums(step)
-        # Its forward, not itself: the wrapper around a recorded module's call hides what goes wrong inside.
-        self.steps[x.shape] = torch.compile(step.forward, fullgraph=True, dynamic=False) if compiled else step
+        return shorten_sums(step) if self.device.type == "cuda" else step
 
     def _gradient(self, autocast: bool) -> Callable[..., Triple]:
         """A function of weights, batch, labels, weight of the divergence, what is still, and noise."""
