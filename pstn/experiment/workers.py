@@ -210,6 +210,8 @@ def _begin(seat: int, reports: Any, others: int | None) -> None:
     if reports is not None:
         reports.cancel_join_thread()  # a process may end with some of it not looked at
         _DISPLAY = Reported(seat, reports)
+    # One that has no job when it is told to end cleans up after itself all the same, as it would not by default.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     # Ctrl-C goes to all processes of a terminal; here it comes once, from the one that gives out jobs.
     if sys.platform != "win32":
         os.setpgrp()

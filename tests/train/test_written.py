@@ -9,6 +9,7 @@ import torch
 from subject import FIFTY, close, made, make_data, weights
 
 from pstn.train import Member, fit_fleet
+from pstn.train.fleet import lane, stack, sums
 from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.record import record
 
@@ -111,6 +112,24 @@ def test_numbers_of_a_recorded_step_are_where_its_inputs_are():
     assert [value.device.type for value in read] == ["meta", "meta"]
     step = record(lambda x: x / torch.tensor(2.0), [torch.ones(3)])
     torch.testing.assert_close(step(torch.ones(3)), torch.full((3,), 0.5))
+
+
+def test_steps_with_shorter_sums_are_the_same_steps(monkeypatch):
+    """As on a GPU, with sums so short that the layers of small networks have long ones."""
+    plain, split = trained(), []
+
+    def shorten(step):
+        before = step.code
+        split.append(sums.shorten_sums(step).code != before)
+        return step
+
+    monkeypatch.setattr(lane, "PATIENCE", 1)
+    monkeypatch.setattr(sums, "LONG", 16)
+    monkeypatch.setattr(sums, "PIECE", 5)
+    monkeypatch.setattr(stack, "share_copies", shorten)
+    for a, b in zip(plain, trained(), strict=True):
+        close(a, b)
+    assert split == [True, True]  # one for each size of batch
 
 
 @pytest.fixture
