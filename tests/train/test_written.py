@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from subject import FIFTY, close, made, make_data, weights
+from subject import FIFTY, assert_same, close, made, make_data, make_model, weights
 
 from pstn.train import Member, fit_fleet
 from pstn.train.fleet import lane, stack, sums
@@ -51,6 +51,29 @@ def test_compiled_steps_are_the_same_steps(kind, count, monkeypatch, long_run):
     for a, b in zip(plain, train(), strict=True):
         close(a, b)
     assert len(compiled) == 2  # one for each size of batch
+
+
+@pytest.mark.parametrize("how", [{"clip": 1.0}, {"optimizer": "sgd", "momentum": 0.9, "nesterov": True}])
+def test_compiled_networks_that_diverge_keep_their_last_good_numbers(how, monkeypatch, long_run):
+    """Batch statistics, too; the others do not notice."""
+
+    def train():
+        configs = [replace(FIFTY, seed=i, kl_weight=w, **how) for i, w in enumerate((1e-2, 3e38, 1e-2))]
+        members = [Member(make_model(i), make_data(seed=i), None, config) for i, config in enumerate(configs)]
+        runs = fit_fleet(members, progress=False)
+        assert [run.failure is None for run in runs] == [True, False, True]
+        return [weights(run.model) for run in runs]
+
+    plain, compiler = train(), torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: compiler(function, backend="aot_eager", **options)
+    )
+    lanes = long_run()
+    found = train()
+    assert all(lane.compiled for lane in lanes)
+    for a, b in ((plain[0], found[0]), (plain[2], found[2])):
+        close(a, b)
+    assert_same(found[1], weights(make_model(1)))
 
 
 def test_a_process_compiles_for_as_many_fleets_as_it_trains(monkeypatch, recwarn, long_run):
