@@ -83,11 +83,11 @@ TABLE = Table(
     note="96 × 96 is the authors' code: corners from 0 to 63, no halving. 56 × 56 is the paper's text, a picture of "
     "half the canvas's width (true scale 0.5), anywhere on it; its localizers have the same filters, and fewer "
     "parameters on the smaller canvas. Places are drawn anew at every training step and once for the 10,000 test "
-    "pictures. The best rows start from windows all over the canvas, 1.4 times as wide as a picture, and train the "
-    "localizer as fast as the paper's classifiers, along a cosine, for a tenth of the epochs. Pictures are not normalised, for the classifier nor "
-    "for the localizer (in the authors' code, they are for the localizer only). In full on 96 × 96, one STN of three "
-    "and two P-STNs of three find the pictures, and have 89.8, 90.2 and 90.0 %. In the other three the scale, linear as "
-    "the paper's and held by nothing, has gone through zero: the window is a point, or upside down and off the canvas, "
-    "and from there nothing shows the way back. None did so in a tenth of the epochs, whose frozen classifier was "
-    "trained apart from that of the rows in full.",
+    "pictures. The best rows start from windows all over the canvas, 1.4 times as wide as a picture, and train "
+    "the localizer as fast as the paper's classifiers, along a cosine, for a tenth of the epochs. Pictures are "
+    "not normalised, for the classifier nor for the localizer (in the authors' code, they are for the localizer "
+    "only). In full on 96 × 96, one STN of three and two P-STNs of three find the pictures, and have 89.8, 90.2 "
+    "and 90.0 %. In the other three the scale, linear as the paper's and held by nothing, has gone through zero: "
+    "the window is a point, or upside down and off the canvas, and from there nothing shows the way back. None "
+    "did so in a tenth of the epochs, whose frozen classifier was trained apart from that of the rows in full.",
 )
