@@ -205,25 +205,25 @@ def test_a_service_of_somebody_else_is_left_alone(tmp_path, monkeypatch):
         assert not shared, "there is no such program"
 
 
-def leave_a_note(path):
-    """Write a file when the process ends, as what is to be given back is given back then."""
-    atexit.register(path.touch)
-    return os.getpid()
+def idle(ready, note):
+    """Begin as a process does that is given jobs, and have none; what is to be given back leaves a note when it is."""
+    _begin(0, None, None)
+    atexit.register(note.touch)
+    ready.set()
+    signal.pause()
 
 
 def test_a_process_without_a_job_cleans_up_when_it_is_told_to_end(tmp_path):
     """Or Python complains of semaphores that were never given back."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(0, None, None)) as pool:
-        pid = pool.submit(leave_a_note, tmp_path / "note").result()
-        (process,) = pool._processes.values()
-        for _ in range(60):  # told while it hands over what came of the note, it goes on until it is told again
-            os.kill(pid, signal.SIGTERM)
-            process.join(1)
-            if process.exitcode is not None:
-                break
-        assert process.exitcode == 128 + signal.SIGTERM
-    assert (tmp_path / "note").exists()
+    ready, note = context.Event(), tmp_path / "note"
+    process = context.Process(target=idle, args=(ready, note))
+    process.start()
+    assert ready.wait(60)
+    process.terminate()
+    process.join(60)
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert note.exists()
 
 
 @pytest.mark.parametrize("others", [None, 2])
