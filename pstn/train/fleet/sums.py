@@ -18,9 +18,9 @@ _VIEWS = (_aten.view.default, _aten._unsafe_view.default, _aten.unsqueeze.defaul
 def shorten_sums(module: GraphModule) -> GraphModule:
     """Split long sums of small matrix products, and sum slopes before pooling spreads them out, in place.
 
-    A library gives a small product to few multiprocessors, however long its sums are: a linear layer from the 11,191
-    features of a large picture to 15 takes longer than the convolutions before it. And a bias behind which there is
-    pooling gets the sum of all slopes, most of which are the zeros that pooling puts between them.
+    A library gives a small product to few multiprocessors, however long its sums are, as those of a linear layer from
+    the 11,191 features of a large picture to 15. And a bias behind which there is pooling gets the sum of all slopes,
+    most of which are the zeros that pooling puts between them.
 
     Arguments:
         module: A recorded step.
