@@ -59,6 +59,31 @@ def digits() -> str:
     return f"{_grid(columns, shown)}\n\n<sub>{command}, five folds, {devices}, commit {commits}</sub>"
 
 
+def rivals() -> str:
+    """How often the learned spread is better than tuned augmentation, over the sizes of the training set."""
+    comparison, counted = compare(find("pstn22/table2"), results=ROOT / "results"), {}
+    for claim in comparison.table.claims:
+        who, _, size = claim.words.removeprefix("learned spread beats ").partition(" at n = ")
+        if claim.words.startswith("learned spread") and size:
+            counted.setdefault(who, {}).setdefault(claim.metric, []).append(comparison.tested(claim)[0])
+    shown = [
+        [who, *(_counts(found[metric]) for metric in ("accuracy", "nll", "ece"))] for who, found in counted.items()
+    ]
+    return _grid(("learned spread against", "accuracy", "NLL", "ECE"), shown)
+
+
+def _counts(verdicts: list[str]) -> str:
+    """Verdicts on claims as how many there are of each, without those that there are none of."""
+    words = {
+        "confirmed": "confirmed",
+        "open (ahead by the means)": "ahead",
+        "open (not ahead by the means)": "not ahead",
+        "refuted": "refuted",
+    }
+    assert set(verdicts) <= set(words), verdicts
+    return ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items() if verdict in verdicts)
+
+
 #: What README shows of the autoencoders, by the ends of their rows' names.
 FRONTS = {
     "base-none": "pictures as they are, no transformer",
@@ -158,9 +183,7 @@ def align() -> str:
 
 
 JOBS = {"forward": "forward", "theta": "and to θ", "theta+image": "and to θ and image"}
-SECTIONS = {
-    "demo": demo, "digits": digits, "codes": codes, "tables": tables, "cpab_gpu": cpab_gpu, "cpab": cpab, "align": align
-}  # fmt: skip
+SECTIONS = {each.__name__: each for each in (demo, digits, rivals, codes, tables, cpab_gpu, cpab, align)}
 FILES = [ROOT / "README.md", ROOT / "benchmarks/README.md"]
 
 

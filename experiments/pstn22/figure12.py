@@ -103,5 +103,5 @@ TABLE = Table(
     "claims compare like with like. The paper's figures are medians and median absolute deviations of five runs, ours "
     "means and deviations. Nothing keeps an angle within one turn: one P-STN of four layers found angles of many "
     "turns, and its variance of μ says nothing. From eight starts and with one layer, more digits are right than the "
-    "layer gets of upright ones, at angles far from the true: the localizer tells the class by the angle it turns to.",
+    "layer gets of upright ones, at angles far from the true: as if the localizer told the class by the angle.",
 )

@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from steps import stacked
 from torch import nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from pstn.kernels import convolve as fused
 from pstn.kernels import halves
@@ -29,26 +30,6 @@ def recorded(step, inputs):
     plain = record(step, inputs)
     modules = [plain, share_copies(copy.deepcopy(plain))]
     return modules, [Counter(n.target._opname for n in m.graph.nodes if "pstn" in str(n.target)) for m in modules]
-
-
-def stacked(network, shape, count=2):
-    """A step of stacked copies of a network with weights of their own, and its inputs."""
-    weights = [torch.randn(count, *p.shape) for p in network.parameters()]
-    names = [name for name, _ in network.named_parameters()]
-    still = {name: b.detach().clone().expand(count, *b.shape).clone() for name, b in network.named_buffers()}
-
-    def step(x, *weights):
-        weights = [w.detach().requires_grad_() for w in weights]
-        kept = {name: value.clone() for name, value in still.items()}
-        with torch.enable_grad():
-            loss = vmap(one)(x, dict(zip(names, weights, strict=True)), kept)
-            return loss.detach(), *torch.autograd.grad(loss.sum(), weights)
-
-    def one(x, weights, still):
-        with Products():
-            return functional_call(network, (weights, still), (x,)).square().mean()
-
-    return step, [torch.randn(count, *shape), *weights]
 
 
 @pytest.mark.parametrize("inplace", [False, True])

@@ -77,7 +77,7 @@ class Lane:
         """Record a step, if steps are to be recorded and this is the first."""
         if not self.recorded or self.graph is not None:
             return
-        self._write_down(self._drawn())
+        self._write_down(None)
         with as_convolved() if self.fleet.stack.multiplies else nullcontext():
             self._record()
 
@@ -99,14 +99,17 @@ class Lane:
     def _next(self, buffer: Tensor, axis: int = 0) -> Tensor:
         return buffer.index_select(axis, self.cursor).squeeze(axis)
 
-    def _write_down(self, noise: Sequence[Tensor]) -> None:
-        if self.operations is None:
-            (x, y), knobs = self._batch(), self._next(self.knobs)
-            self.operations = self.fleet.stack.write_down(x, y, noise, knobs[:, 2], self.fleet.mixed)
+    def _inputs(self, noise: Sequence[Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Sequence[Tensor]]:
+        """Batch, labels, settings and noise of the next step; without noise, that which lies ready."""
+        return *self._batch(), self._next(self.knobs), self._drawn() if noise is None else noise
+
+    def _write_down(self, noise: Sequence[Tensor] | None) -> None:
+        x, y, knobs, drawn = self._inputs(noise)
+        self.operations = self.fleet.stack.write_down(x, y, drawn, knobs[:, 2], self.fleet.mixed)
 
     def _step(self, noise: Sequence[Tensor] | None) -> None:
-        if self.written:
-            self._write_down(self._drawn() if noise is None else noise)
+        if self.written and self.operations is None:
+            self._write_down(noise)
         if not self.compiled:
             self._take(noise)
             return
@@ -127,9 +130,7 @@ class Lane:
         return torch.compile(self._take, fullgraph=True, dynamic=False)
 
     def _take(self, noise: Sequence[Tensor] | None) -> None:
-        (x, y), knobs = self._batch(), self._next(self.knobs)
-        drawn = self._drawn() if noise is None else noise
-        self.fleet.take(x, y, knobs, drawn, self.operations)
+        self.fleet.take(*self._inputs(noise), self.operations)
         self.cursor.add_(1)
 
     def _record(self) -> None:

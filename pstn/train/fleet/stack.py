@@ -138,6 +138,7 @@ class Stack:
             autocast: Whether arithmetic is in 16 bits where that does no harm.
             step: The step as it is written down for such inputs, if it is.
         """
+        # Its forward, not itself: the wrapper around a recorded module's call hides what goes wrong inside.
         go = self._gradient(autocast) if step is None else step.forward
         return go(self.weights, x, y, kl_weight, *self.still.values(), *noise)
 

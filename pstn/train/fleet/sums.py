@@ -47,8 +47,10 @@ def shorten_sums(module: GraphModule) -> GraphModule:
 
 def _split(graph: Graph, node: Node) -> None:
     """A product (M, R, K) by (M, K, C) as the sum of products of pieces of K."""
-    (a, b), (m, rows, columns) = node.args, _shape(node)
-    length = _shape(a)[2]
+    a, b = node.args
+    if any("val" not in each.meta for each in (a, b)):  # type: ignore[union-attr]
+        return  # a constant of a recorded step may come without a shape
+    (m, rows, length), columns = _shape(a), _shape(b)[2]
     if length < LONG or rows * columns > FEW:
         return
     count = math.ceil(length / PIECE)
@@ -73,22 +75,28 @@ def _before_pooling(graph: Graph, node: Node) -> None:
     """A sum over pixels to which pooling has brought back slopes, as the sum of those slopes."""
     if not hasattr(torch.ops.pstn, "unpool"):
         return
-    source: Any = node.args[0]
-    shape = _shape(source)
-    axes = {int(axis) % len(shape) for axis in node.args[1]}  # type: ignore[union-attr, arg-type]
+    seen: Any = node.args[0]
+    source = seen
     while source.target in _VIEWS:
         source = source.args[0]
     if source.target is not torch.ops.pstn.unpool.default:
         return
     # What stays of the views is how the planes are counted: pixels must be the last two axes, and be summed over.
-    slopes = source.args[0]
+    slopes, shape, axes = source.args[0], _shape(seen), _axes(node)
     if shape[-2:] != _shape(source)[-2:] or not {len(shape) - 2, len(shape) - 1} <= axes:
         return
-    with graph.inserting_before(node):
+    with graph.inserting_before(source):  # where they are as pooling got them
         fewer = graph.call_function(_aten.reshape.default, (slopes, [*shape[:-2], *_shape(slopes)[-2:]]))
         whole = graph.call_function(_aten.sum.dim_IntList, (fewer, *node.args[1:]), node.kwargs)
     whole.meta = dict(node.meta)
     node.replace_all_uses_with(whole)
+
+
+def _axes(node: Node) -> set[int]:
+    """The axes that a sum is over: all, where it names none."""
+    count = len(_shape(node.args[0]))
+    given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    return {axis % count for axis in given or range(count)}
 
 
 def _shape(node: Any) -> torch.Size:
