@@ -114,7 +114,12 @@ to_weight = stacked(
 )  # fmt: skip
 
 # The same for tensor cores in two steps, the copies and what is read from them: :mod:`pstn.train.fleet.copies` puts
-# these in place of the three where several read one copy. They have no gradients.
+# these in place of the three where several read one copy. And the gradient to kernels whose last sum is left to the
+# caller: :mod:`pstn.train.fleet.fewer` lets a compiler take it. They have no gradients.
+
+
+def _parts_shape(grad: Tensor, x: Tensor, kernel: Sequence[int]) -> Tensor:
+    return x.new_empty(slide.parts_shape(grad, x, kernel))
 
 
 def _packed_shape(values: Tensor, top: Tensor, weight: Tensor, bias: Any, size: Sequence[int], *_: Any) -> Tensor:
@@ -144,6 +149,11 @@ def _packed_to_weight(grad: Tensor, g_top: Tensor, x: Tensor, x_top: Tensor, sha
     return halves.to_weight(out, Packed(grad, g_top), Packed(x, x_top), *how)
 
 
+to_weight_parts = _operator(
+    "convolve_to_weight_parts", f"(Tensor grad, Tensor x, SymInt[] kernel, {_HOW}) -> Tensor",
+    lambda grad, x, kernel, *how: slide.to_weight_parts(_parts_shape(grad, x, kernel), grad, x, *how),
+    lambda grad, x, kernel, *how: _parts_shape(grad, x, kernel),
+)  # fmt: skip
 pack = _operator(
     "pack", "(Tensor x, SymInt across, SymInt padding) -> (Tensor, Tensor)",
     lambda *inputs: tuple(halves.pack(*inputs)), halves.packed_shapes,

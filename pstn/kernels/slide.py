@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -23,6 +23,9 @@ from torch import Tensor
 SUMS, BODY, WINDOW = 20, 500, 96
 #: Channels that a thread has sums for, if there are several; strips that a program has, and its warps.
 GROUP, WIDE, WARPS = 5, 256, 4
+#: Up to how many warps all networks come to in this way, a GPU is better off with more and smaller ones; and the same
+#: of these: the most sums of a thread, its channels, a program's strips and warps. The order of sums is the same.
+FEW, SMALL = 100, (4, 2, 32, 1)
 #: The same of the gradient to weights, whose sums are a kernel's taps for each channel, and the pixels of a strip.
 TAPS, MOST, HIGH = 128, 16, 4
 #: How many strips' worth of the weight's gradient a program sums. Of nothing else: the sum of one network must not
@@ -171,6 +174,30 @@ def _checks(source: Sequence[int], target: Sequence[int], kernel: Any, stride: A
     return tuple(p > 0 or (n - 1) * s + k - p > size for size, n, k, s, p in axes)
 
 
+class Shape(NamedTuple):
+    """How a convolution is cut: a thread's channels, pixels of a strip; a network's strips; a program's, and its warps;
+    and the programs of a network."""
+
+    group: int
+    high: int
+    count: int
+    wide: int
+    warps: int
+    programs: int
+
+    @classmethod
+    def of(cls, most: Sequence[int], batch: int, target: Sequence[int], kernel: Any, stride: Any) -> Shape:
+        """The shape with at most so many sums and channels a thread, strips a program, in so many warps."""
+        sums, channels, wide, warps = most
+        sums = min(sums, BODY // math.prod(kernel))
+        group = share(target[0], min(channels, sums))
+        high = share(target[1], min(sums // group, (WINDOW // kernel[1] - kernel[0]) // stride[0] + 1))
+        if high == 1 and wide == WIDE:
+            wide *= 2  # a line's strips are a pixel: a thread takes several
+        count = batch * triton.cdiv(target[1], high) * target[2]
+        return cls(group, high, count, wide, warps, triton.cdiv(count, wide) * triton.cdiv(target[0], group))
+
+
 def slide(
     out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
     turned: bool = False,
@@ -190,35 +217,51 @@ def slide(
     if turned:
         first = sum((n - 1) * s for n, s in zip(kernel, steps[3:], strict=True))
         steps = (steps[0], steps[2], steps[1], -steps[3], -steps[4])
-    source, target, taps = tuple(x.shape[2:]), tuple(out.shape[2:]), math.prod(kernel)
-    sums = min(SUMS, BODY // taps)
-    group = share(target[0], min(GROUP, sums))
-    high = share(target[1], min(sums // group, (WINDOW // kernel[1] - kernel[0]) // stride[0] + 1))
-    wide = WIDE if high > 1 else 2 * WIDE  # a line's strips are a pixel: a thread takes several
-    count = x.shape[1] * triton.cdiv(target[1], high) * target[2]
+    source, target = tuple(x.shape[2:]), tuple(out.shape[2:])
+    shape = Shape.of((SUMS, GROUP, WIDE, WARPS), x.shape[1], target, kernel, stride)
+    if shape.programs * len(x) * shape.warps <= FEW:
+        shape = Shape.of(SMALL, x.shape[1], target, kernel, stride)
     shift = (0, 0) if bias is None else bias.stride()
     with torch.cuda.device_of(x):
-        slide_kernel[(triton.cdiv(count, wide), triton.cdiv(target[0], group), len(x))](
-            out, x, weight, bias, count, out.stride(0), x.stride(0), steps[0], shift[0], out.stride()[1:],
+        slide_kernel[(triton.cdiv(shape.count, shape.wide), triton.cdiv(target[0], shape.group), len(x))](
+            out, x, weight, bias, shape.count, out.stride(0), x.stride(0), steps[0], shift[0], out.stride()[1:],
             x.stride()[1:], steps[1:], shift[1], first, source, target, kernel, tuple(stride), tuple(padding),
-            _checks(source, target, kernel, stride, padding, high), group, high, wide, num_warps=WARPS,
+            _checks(source, target, kernel, stride, padding, shape.high), shape.group, shape.high, shape.wide,
+            num_warps=shape.warps,
         )  # fmt: skip
     return out
 
 
 def to_weight(out: Tensor, grad: Tensor, x: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
     """The gradient to kernels of the size of ``out``, in two steps of a sum whose order is fixed."""
-    kernel, source, target = tuple(out.shape[3:]), tuple(x.shape[2:]), tuple(grad.shape[2:])
+    made = parts_shape(grad, x, out.shape[3:])
+    sums = out.unsqueeze(1) if made[1] == 1 else out.new_empty(made)
+    to_weight_parts(sums, grad, x, stride, padding)
+    return out if made[1] == 1 else torch.sum(sums, 1, out=out)
+
+
+def to_weight_parts(sums: Tensor, grad: Tensor, x: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    """The first of the two steps: sums over parts of the pixels, (M, parts, O, C, KH, KW)."""
+    kernel, source, target = tuple(sums.shape[4:]), tuple(x.shape[2:]), tuple(grad.shape[2:])
+    group, high, count = _cut(target, kernel, x.shape[1])
+    with torch.cuda.device_of(x):
+        to_weight_kernel[(sums.shape[1], triton.cdiv(target[0], group) * source[0], len(x))](
+            sums, grad, x, count, sums.shape[1], grad.stride(0), x.stride(0), grad.stride()[1:], x.stride()[1:], source,
+            target, kernel, tuple(stride), tuple(padding), _checks(source, target, kernel, stride, padding, high),
+            LENGTH, group, high, LANES, num_warps=LANES // 32,
+        )  # fmt: skip
+    return sums
+
+
+def parts_shape(grad: Tensor, x: Tensor, kernel: Sequence[int]) -> tuple[int, ...]:
+    """The shape of what the first step makes."""
+    _, _, count = _cut(tuple(grad.shape[2:]), kernel, x.shape[1])
+    return (len(x), triton.cdiv(count, LENGTH), grad.shape[2], x.shape[2], *kernel)
+
+
+def _cut(target: Sequence[int], kernel: Sequence[int], batch: int) -> tuple[int, int, int]:
+    """Channels of a program, pixels of a strip, and strips of a network."""
     taps = math.prod(kernel)
     group = share(target[0], min(MOST, TAPS // taps))
     high = share(target[1], max(1, min(HIGH, BODY // (group * taps))))
-    count = x.shape[1] * triton.cdiv(target[1], high) * target[2]
-    parts = triton.cdiv(count, LENGTH)
-    sums = out.unsqueeze(1) if parts == 1 else out.new_empty(len(x), parts, *out.shape[1:])
-    with torch.cuda.device_of(x):
-        to_weight_kernel[(parts, triton.cdiv(target[0], group) * source[0], len(x))](
-            sums, grad, x, count, parts, grad.stride(0), x.stride(0), grad.stride()[1:], x.stride()[1:], source, target,
-            kernel, tuple(stride), tuple(padding), _checks(source, target, kernel, stride, padding, high),
-            LENGTH, group, high, LANES, num_warps=LANES // 32,
-        )  # fmt: skip
-    return out if parts == 1 else torch.sum(sums, 1, out=out)
+    return group, high, batch * triton.cdiv(target[1], high) * target[2]

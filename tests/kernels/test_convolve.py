@@ -34,8 +34,9 @@ DENSE = {
 
 @pytest.fixture(autouse=True)
 def broad(monkeypatch):
-    """The interpreter takes as long for one lane as for many."""
+    """The interpreter takes as long for one lane as for many, and longer for many programs than for few."""
     monkeypatch.setattr(slide, "LANES", 512)
+    monkeypatch.setattr(slide, "FEW", 0)
 
 
 def problem(name, count=2, batch=2):
@@ -77,6 +78,22 @@ def compared(inputs, how, direction=None):
 def test_values_and_gradients_are_those_of_torch(name):
     inputs, *how = problem(name)
     close(*compared(inputs, how))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "papers' first" not in name])
+def test_small_programs_give_the_same_numbers(name, monkeypatch):
+    """A network's numbers must not depend on how many others there are, by which the size of programs is chosen."""
+    inputs, *how = problem(name)
+    with torch.no_grad():
+        large = fused.convolve(*inputs, *how)
+        back = fused.to_input(large, inputs[1], inputs[0].shape[3:], *how)
+        sizes = []
+        shape = slide.Shape.of
+        monkeypatch.setattr(slide, "FEW", 10**9)
+        monkeypatch.setattr(slide.Shape, "of", lambda *how: sizes.append(how[0]) or shape(*how))
+        assert torch.equal(fused.convolve(*inputs, *how), large)
+        assert torch.equal(fused.to_input(large, inputs[1], inputs[0].shape[3:], *how), back)
+    assert sizes[1::2] == [slide.SMALL] * 2
 
 
 @pytest.mark.parametrize("name", [*CASES, *DENSE])

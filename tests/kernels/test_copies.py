@@ -135,6 +135,7 @@ def test_operators_say_the_shapes_that_they_return():
         fused.packed_forward: (*image, weight, None, [5, 7], *how),
         fused.packed_to_input: (*slopes, weight, [5, 6], [1, 1]),
         fused.packed_to_weight: (*slopes, *image, [3, 2, 3, 2], *how),
+        fused.to_weight_parts: (torch.randn(2, 2, 3, 5, 7), x, [3, 2], *how),
     }.items():
         torch.library.opcheck(operator, arguments, test_utils=checks)
 

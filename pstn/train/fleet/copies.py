@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from pstn.train.fleet.sums import shape_of
+
 
 def share_copies(module: GraphModule) -> GraphModule:
     """Let convolutions read the same copies of images and slopes, in place; the numbers are the same.
@@ -64,24 +66,24 @@ class _Copies:
         from pstn.kernels.convolve import packed_forward
 
         x, weight, bias, stride, padding = node.args
-        out = _shape(node)
-        if _dense(_shape(weight), out):
-            copy = self._image(node, x, _shape(weight), stride, padding)
+        out = shape_of(node)
+        if _dense(shape_of(weight), out):
+            copy = self._image(node, x, shape_of(weight), stride, padding)
             self._replace(node, packed_forward, *copy, weight, bias, list(out[3:]), stride, padding)
 
     def _to_input(self, node: Node) -> None:
         from pstn.kernels.convolve import packed_to_input
 
         grad, weight, size, stride, padding = node.args
-        if max(stride) == 1 and _dense(_shape(weight), _shape(grad)):  # type: ignore[arg-type]
+        if max(stride) == 1 and _dense(shape_of(weight), shape_of(grad)):  # type: ignore[arg-type]
             self._replace(node, packed_to_input, *self._copy(node, grad), weight, size, padding)
 
     def _to_weight(self, node: Node) -> None:
         from pstn.kernels.convolve import packed_to_weight
 
         grad, x, _, stride, padding = node.args
-        shape = _shape(node)
-        if _dense(shape, _shape(grad)):
+        shape = shape_of(node)
+        if _dense(shape, shape_of(grad)):
             copies = (*self._copy(node, grad), *self._image(node, x, shape, stride, padding))
             self._replace(node, packed_to_weight, *copies, list(shape[1:]), stride, padding)
 
@@ -113,10 +115,6 @@ def _dense(weight: torch.Size, images: torch.Size) -> bool:
     from pstn.kernels.convolve import dense
 
     return dense(weight[1:], images[1] * images[3:].numel())
-
-
-def _shape(node: Any) -> torch.Size:
-    return node.meta["val"].shape
 
 
 def _writes(place: Any, argument: Any) -> bool:

@@ -105,7 +105,7 @@ class Lane:
 
     def _write_down(self, noise: Sequence[Tensor] | None) -> None:
         x, y, knobs, drawn = self._inputs(noise)
-        self.operations = self.fleet.stack.write_down(x, y, drawn, knobs[:, 2], self.fleet.mixed)
+        self.operations = self.fleet.stack.write_down(x, y, drawn, knobs[:, 2], self.fleet.mixed, self.compiled)
 
     def _step(self, noise: Sequence[Tensor] | None) -> None:
         if self.written and self.operations is None:
@@ -122,7 +122,7 @@ class Lane:
             if "synchronizing" in str(error):
                 raise
             self._without_compiler(f"which failed: {error}")
-            self._take(noise)
+            self._step(noise)
 
     @cached_property
     def _together(self) -> Callable[[Sequence[Tensor] | None], None]:
@@ -178,7 +178,7 @@ class Lane:
 
     def _without_compiler(self, why: str) -> None:
         warnings.warn(f"this fleet trains without torch.compile, {why}", stacklevel=2)
-        self.compiled = False
+        self.compiled, self.operations = False, None  # it was written down for the compiler
 
     def _try(self) -> None:
         self._step(None)
@@ -206,10 +206,12 @@ def _aside(device: torch.device) -> torch.cuda.Stream:
 def _compiling() -> Iterator[None]:
     """Inside, what is compiled may be compiled again for as many fleets as a process trains, each of its own shapes."""
     import torch._dynamo
+    import torch._inductor.config
 
     with (
         warnings.catch_warnings(),
         torch._dynamo.config.patch(recompile_limit=FLEETS, accumulated_recompile_limit=FLEETS),
+        torch._inductor.config.patch(combo_kernels=True),  # what does not wait for one another is one kernel
     ):
         # That products of float32 could be of TF32: whether they are is for the user's settings to say.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")

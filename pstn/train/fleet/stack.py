@@ -15,6 +15,7 @@ from pstn.train.config import Train
 from pstn.train.fleet.channels import Channels
 from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.copies import share_copies
+from pstn.train.fleet.fewer import fewer_kernels
 from pstn.train.fleet.noise import Feed, Record, Request
 from pstn.train.fleet.record import record
 from pstn.train.fleet.sums import shorten_sums
@@ -143,13 +144,24 @@ class Stack:
         return go(self.weights, x, y, kl_weight, *self.still.values(), *noise)
 
     def write_down(
-        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool
+        self, x: Tensor, y: Tensor, noise: Sequence[Tensor], kl_weight: Tensor, autocast: bool, compiled: bool = False
     ) -> GraphModule:
-        """A step for inputs of such shapes as a list of tensor operations: what Python costs in it is paid once."""
+        """A step for inputs of such shapes as a list of tensor operations: what Python costs in it is paid once.
+
+        Arguments:
+            x: Each network's batch.
+            y: Their labels.
+            noise: What they draw.
+            kl_weight: How much their divergences count.
+            autocast: Whether arithmetic is in 16 bits where that does no harm.
+            compiled: Whether the list is for a compiler.
+        """
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
         step = share_copies(record(self._gradient(autocast), inputs))
-        return shorten_sums(step) if self.device.type == "cuda" else step
+        if self.device.type == "cuda":
+            shorten_sums(step)
+        return fewer_kernels(step) if compiled else step
 
     def _gradient(self, autocast: bool) -> Callable[..., Triple]:
         """A function of weights, batch, labels, weight of the divergence, what is still, and noise."""

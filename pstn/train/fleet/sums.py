@@ -50,7 +50,7 @@ def _split(graph: Graph, node: Node) -> None:
     a, b = node.args
     if any("val" not in each.meta for each in (a, b)):  # type: ignore[union-attr]
         return  # a constant of a recorded step may come without a shape
-    (m, rows, length), columns = _shape(a), _shape(b)[2]
+    (m, rows, length), columns = shape_of(a), shape_of(b)[2]
     if length < LONG or rows * columns > FEW:
         return
     count = math.ceil(length / PIECE)
@@ -82,11 +82,11 @@ def _before_pooling(graph: Graph, node: Node) -> None:
     if source.target is not torch.ops.pstn.unpool.default:
         return
     # What stays of the views is how the planes are counted: pixels must be the last two axes, and be summed over.
-    slopes, shape, axes = source.args[0], _shape(seen), _axes(node)
-    if shape[-2:] != _shape(source)[-2:] or not {len(shape) - 2, len(shape) - 1} <= axes:
+    slopes, shape, axes = source.args[0], shape_of(seen), _axes(node)
+    if shape[-2:] != shape_of(source)[-2:] or not {len(shape) - 2, len(shape) - 1} <= axes:
         return
     with graph.inserting_before(source):  # where they are as pooling got them
-        fewer = graph.call_function(_aten.reshape.default, (slopes, [*shape[:-2], *_shape(slopes)[-2:]]))
+        fewer = graph.call_function(_aten.reshape.default, (slopes, [*shape[:-2], *shape_of(slopes)[-2:]]))
         whole = graph.call_function(_aten.sum.dim_IntList, (fewer, *node.args[1:]), node.kwargs)
     whole.meta = dict(node.meta)
     node.replace_all_uses_with(whole)
@@ -94,10 +94,11 @@ def _before_pooling(graph: Graph, node: Node) -> None:
 
 def _axes(node: Node) -> set[int]:
     """The axes that a sum is over: all, where it names none."""
-    count = len(_shape(node.args[0]))
+    count = len(shape_of(node.args[0]))
     given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     return {axis % count for axis in given or range(count)}
 
 
-def _shape(node: Any) -> torch.Size:
+def shape_of(node: Any) -> torch.Size:
+    """The shape of what an operation of a recorded step returns."""
     return node.meta["val"].shape
