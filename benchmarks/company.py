@@ -135,8 +135,8 @@ def steps():
     found, seen = dict.fromkeys(FLEETS, 0), set()
     for id in TABLES:
         for row in find(id).rows:
-            names = (row.name, f"{id}:{row.name}")
-            kind = next(label for start, label in ALIKE.items() if any(map(re.compile(start).match, names)))
+            full = f"{id}:{row.name}"
+            kind = next(k for start, k in ALIKE.items() if re.match(start, full if ":" in start else row.name))
             recipes = {recipe(row, plain(setting)) for setting in row.settings()}
             if recipes <= seen:
                 continue
