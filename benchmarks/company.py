@@ -38,7 +38,7 @@ FLEETS = {
     "diffeomorphic STN": "pstn20/table1:diffeo-stn-10000",
     "diffeomorphic P-STN": "pstn20/table1:diffeo-pstn-10000",
     "P-STN, 56 × 56": "pstn22/placement:pstn-56",
-    "P-STN, 96 × 96": "pstn22/placement:pstn-96-plain",
+    "P-STN, 96 × 96": "pstn22/placement:pstn-96",
 }
 #: How many at once: divisors of how many there are.
 AT_ONCE = (1, 2, 4, 6, 12)
