@@ -50,11 +50,12 @@ def digits() -> str:
                 paper = result.row.paper.get("accuracy") if result.row.column == "published" else None
                 reported = "" if paper is None else "{:.1f} ± {:.1f}".format(*(100 * x for x in paper))
                 scores = [str(result.measured(metric)) for metric in ("accuracy", "nll", "ece")]
+                scores.append(f"{result.measured('ece_chance').mean:.4f}")
                 shown.append([str(n), label, reported, *scores])
     records = [record for result in found.values() for record in result.chosen]
     devices = " and ".join(sorted({record["device"] for record in records}))
     commits = " and ".join(sorted({record["commit"][:10] for record in records}))
-    columns = ("digits", "network", "paper, accuracy, %", "accuracy, %", "NLL", "ECE")
+    columns = ("digits", "network", "paper, accuracy, %", "accuracy, %", "NLL", "ECE", "by chance")
     command = "`pstn reproduce pstn22/table2`"
     return f"{_grid(columns, shown)}\n\n<sub>{command}, five folds, {devices}, commit {commits}</sub>"
 

@@ -37,6 +37,30 @@ class Reliability:
         gap = (self.accuracy - self.confidence).abs().nan_to_num(0.0)
         return float((gap * self.count).sum() / self.count.sum())
 
+    @property
+    def chance(self) -> float:
+        r"""The ECE that confidences would have if they were exactly right: what is left of it by chance.
+
+        Of n predictions that are each right with probability p, about np are right, not always np: a bin's gap is
+        :math:`E|X - np|/n` on average, with X binomial. An ECE that is no larger says that no miscalibration is seen.
+
+        References:
+            The mean absolute deviation of the binomial distribution is de Moivre's, 1730: with m the whole part of np,
+            and one more, :math:`2 m \binom{n}{m} p^m (1 - p)^{n - m + 1}`.
+
+        Example:
+            >>> one = torch.tensor([0.5])
+            >>> Reliability(torch.tensor([0.0, 1.0]), one, one, torch.tensor([2])).chance  # 0, 1 or 2 right of 2
+            0.25
+        """
+        there = self.count > 0
+        n = self.count[there].double()
+        p = self.confidence[there].double().clamp(0, 1)
+        m = (n * p).floor().clamp(max=n - 1) + 1
+        choose = torch.lgamma(n + 1) - torch.lgamma(m + 1) - torch.lgamma(n - m + 1)
+        gaps = 2 * m * (choose + torch.xlogy(m, p) + torch.xlogy(n - m + 1, 1 - p)).exp()
+        return float(gaps.sum() / n.sum())
+
 
 def accuracy(probs: Float[Tensor, " n *k"], y: Integer[Tensor, " n *heads"]) -> float:
     """The share of inputs whose most probable class is the right one.

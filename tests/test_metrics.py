@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstn.metrics import accuracy, brier, ece, nll, reliability, summary
+from pstn.metrics import Reliability, accuracy, brier, ece, nll, reliability, summary
 
 
 def predictions(n=200, classes=5, seed=0, sharpness=2.0):
@@ -64,6 +64,30 @@ def test_a_confidence_of_one_is_in_the_last_bin():
     assert table.count.tolist() == [0, 2]
     assert table.ece == pytest.approx(0.45)
     assert ece(probs, y, bins=2) == pytest.approx(0.45)
+
+
+def test_what_is_left_of_the_error_by_chance_is_the_binomials_own_spread():
+    from scipy.stats import binom
+
+    for n, p in ((1, 0.3), (2, 0.5), (7, 0.0), (7, 1.0), (50, 0.9), (4000, 0.999)):
+        table = Reliability(torch.tensor([0.0, 1.0]), torch.tensor([p]), torch.tensor([0.5]), torch.tensor([n]))
+        exact = binom(n, table.confidence.item()).expect(lambda right, n=n, p=p: abs(right / n - p))
+        assert table.chance == pytest.approx(exact, rel=1e-4, abs=1e-6)
+
+
+def test_exact_confidences_have_the_error_of_chance():
+    probs = torch.rand(4000, 3).softmax(-1)
+    found = [reliability(probs, torch.multinomial(probs, 1).squeeze(1)) for _ in range(60)]
+    wanted = sum(table.chance for table in found) / len(found)
+    assert sum(table.ece for table in found) / len(found) == pytest.approx(wanted, rel=0.1)
+    assert reliability((3 * probs.log()).softmax(-1), torch.multinomial(probs, 1).squeeze(1)).ece > 5 * wanted
+
+
+def test_empty_bins_add_nothing():
+    probs = torch.full((6, 2), 0.5)
+    assert reliability(probs, torch.zeros(6, dtype=torch.int64), bins=4).chance == pytest.approx(
+        reliability(probs, torch.zeros(6, dtype=torch.int64), bins=1).chance
+    )
 
 
 def test_the_table():

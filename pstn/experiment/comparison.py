@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+import torch
+
 from pstn.experiment.choice import choose
 from pstn.experiment.engine import results_path
 from pstn.experiment.network import plain, recipe
@@ -17,6 +19,7 @@ from pstn.experiment.row import Experiment, Setting, words
 from pstn.experiment.student import Welch, paired, welch
 from pstn.experiment.table import Claim
 from pstn.experiment.table import Table as Rows
+from pstn.metrics import Reliability
 from pstn.report.table import Cell, Column, Measured, Table, figure
 
 #: How scores are shown: words, factor, digits. Any other is shown under its own name, with three digits.
@@ -24,6 +27,7 @@ SHOWN = {
     "accuracy": ("accuracy, %", 100.0, 2),
     "nll": ("NLL", 1.0, 3),
     "ece": ("ECE", 1.0, 4),
+    "ece_chance": ("ECE by chance", 1.0, 4),
     "brier": ("Brier", 1.0, 3),
     "moved_accuracy": ("accuracy on moved inputs, %", 100.0, 2),
     "gap": ("accuracy lost on moved inputs, points", 100.0, 2),
@@ -54,6 +58,12 @@ SHOWN = {
 LEVEL = 0.05
 
 
+def _by_chance(bins: Sequence[Sequence[float]]) -> float:
+    """That of a reliability table as it is recorded."""
+    count, confidence, accuracy = torch.tensor(bins).T
+    return Reliability(torch.linspace(0, 1, len(bins) + 1), confidence, accuracy, count.long()).chance
+
+
 @dataclass(frozen=True)
 class Result:
     """What was measured of a row."""
@@ -67,7 +77,13 @@ class Result:
     """The records of all networks that were trained for the row."""
 
     def values(self, metric: str) -> tuple[float, ...]:
-        """The test scores, a fold each; none where the row does not have the score, or it says nothing (NaN)."""
+        """The test scores, a fold each; none where the row does not have the score, or it says nothing (NaN).
+
+        ``"ece_chance"`` is the ECE that the networks would have if their confidences were exactly right.
+        """
+        if metric == "ece_chance":
+            tables = [record["test"]["reliability"] for record in self.chosen if "reliability" in record["test"]]
+            return tuple(map(_by_chance, tables))
         scores = (record["test"].get(metric, math.nan) for record in self.chosen)
         return tuple(score for score in scores if not math.isnan(score))
 

@@ -231,10 +231,12 @@ def classified(model: nn.Module, data: Data, samples: int = 10) -> dict[str, Any
     Returns:
         The scores, and as ``"reliability"`` a list [count, confidence, accuracy] for each bin, 0 where it is empty.
     """
-    probs = predict(model, data.x, samples, batch_size=BATCH).probs
-    table = reliability(probs, data.y)
+    found = predict(model, data.x, samples, batch_size=BATCH)
+    table = reliability(found.probs, data.y)
     bins = torch.stack([table.count, table.confidence.nan_to_num(0.0), table.accuracy.nan_to_num(0.0)], dim=1)
-    return {**summary(probs, data.y), "reliability": listed(bins, 5)}
+    # Not by probabilities: those of a network that is sure and wrong may be too small for a number, and their NLL none.
+    nll = -found.log_probs.double().gather(-1, data.y[..., None].to(found.log_probs.device)).mean()
+    return {**summary(found.probs, data.y), "nll": float(nll), "reliability": listed(bins, 5)}
 
 
 def listed(values: Tensor, digits: int = 3) -> list[Any]:

@@ -11,6 +11,7 @@ window serves all channels and all pixels of the strip below one another, and a 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +24,9 @@ from torch import Tensor
 SUMS, BODY, WINDOW = 20, 500, 96
 #: Channels that a thread has sums for, if there are several; strips that a program has, and its warps.
 GROUP, WIDE, WARPS = 5, 256, 4
-#: Up to how many warps all networks come to in this way, a GPU is better off with more and smaller ones; and the same
-#: of these: the most sums of a thread, its channels, a program's strips and warps. The order of sums is the same.
+#: Up to how many warps all networks come to in this way, a GPU is better off with more and smaller ones, if it is not
+#: shared with other processes, whose programs want room, too; and the same of these: the most sums of a thread, its
+#: channels, a program's strips and warps. The order of sums is the same.
 FEW, SMALL = 100, (4, 2, 32, 1)
 #: The same of the gradient to weights, whose sums are a kernel's taps for each channel, and the pixels of a strip.
 TAPS, MOST, HIGH = 128, 16, 4
@@ -219,7 +221,8 @@ def slide(
         steps = (steps[0], steps[2], steps[1], -steps[3], -steps[4])
     source, target = tuple(x.shape[2:]), tuple(out.shape[2:])
     shape = Shape.of((SUMS, GROUP, WIDE, WARPS), x.shape[1], target, kernel, stride)
-    if shape.programs * len(x) * shape.warps <= FEW:
+    shared = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+    if not shared and shape.programs * len(x) * shape.warps <= FEW:
         shape = Shape.of(SMALL, x.shape[1], target, kernel, stride)
     shift = (0, 0) if bias is None else bias.stride()
     with torch.cuda.device_of(x):

@@ -44,8 +44,9 @@ class Measured:
 
     @property
     def deviation(self) -> float:
-        """The sample deviation, with n - 1; NaN for a single measurement."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
+        """The sample deviation, with n - 1; NaN for a single measurement, and where one is infinite or NaN."""
+        known = len(self.values) > 1 and all(map(math.isfinite, self.values))
+        return statistics.stdev(self.values) if known else math.nan
 
     def __str__(self) -> str:
         return figure(self.mean, self.deviation, self.digits)

@@ -315,9 +315,7 @@ def test_a_window_at_the_truth_covers_the_picture(monkeypatch, name, canvas):
     true = model.family.from_matrix(posed.Crop().matrix(data.pose))
     upright = posed.whole("FashionMNIST", "test")
     seen = posed.warp(data.x, model.family, true, size=model.size)
-    known = (
-        upright.x if name != "stn-96-lit" else posed.NORMALISE(upright.x)
-    )
+    known = upright.x if name != "stn-96-lit" else posed.NORMALISE(upright.x)
     torch.testing.assert_close(seen, known, atol=1e-3, rtol=0)
     # a hair smaller, so that rounding at the edges does not matter; and eight pixels to the right
     theta = true - torch.tensor([0.0, 1e-4, 0.0, 0.0])

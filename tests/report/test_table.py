@@ -76,3 +76,12 @@ def test_wrong_tables_are_refused():
         Table(TABLE.columns, [["CNN"]])
     with pytest.raises(ValueError, match="nothing was measured"):
         Measured(())
+
+
+def test_what_is_infinite_has_no_deviation():
+    """A network that is sure and wrong may have an NLL without end: its table is shown all the same."""
+    for value in (math.inf, math.nan):
+        shown = Measured((0.3, value, 0.4))
+        assert math.isnan(shown.deviation)
+        assert str(shown) == str(value)
+    assert "inf" in words(terminal(Table([Column("NLL", best="min")], [[Measured((0.3, math.inf))]])))
