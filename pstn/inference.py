@@ -48,6 +48,16 @@ class Predictive:
         """The most probable class, (N,)."""
         return self.log_probs.argmax(-1)
 
+    def nll(self, y: Integer[Tensor, " n *heads"]) -> float:
+        """-log p(y|x), averaged, in nats; also of what is so sure and wrong that its probability is no number.
+
+        Example:
+            >>> none = torch.zeros(1)
+            >>> Predictive(torch.tensor([[0.0, -1000.0]]), none, none).nll(torch.tensor([1]))
+            1000.0
+        """
+        return float(-self.log_probs.double().gather(-1, y.to(self.log_probs.device)[..., None]).mean())
+
     def __len__(self) -> int:
         return self.log_probs.shape[0]
 

@@ -17,7 +17,7 @@ from pstn.distributions import Delta, draw
 from pstn.families import CPAB, Compose, Family
 from pstn.grid import identity_grid
 from pstn.inference import Predictive
-from pstn.metrics import brier, nll, reliability
+from pstn.metrics import brier, reliability
 from pstn.report.units import plain_units
 from pstn.stn import STN, Output
 from pstn.uncertainty import Temperature, selective_accuracy
@@ -43,7 +43,7 @@ def scores(p: Predictive, y: Tensor) -> dict[str, Any]:
     return {
         "examples": len(p),
         "accuracy": float((p.labels.cpu() == y.cpu()).float().mean()),
-        "nll": _finite(nll(p.probs, y)),
+        "nll": _finite(p.nll(y)),
         "brier": brier(p.probs, y),
         "ece": reliability(p.probs, y).ece,
         "confidence": float(p.probs.amax(-1).mean()),

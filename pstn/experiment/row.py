@@ -234,9 +234,7 @@ def classified(model: nn.Module, data: Data, samples: int = 10) -> dict[str, Any
     found = predict(model, data.x, samples, batch_size=BATCH)
     table = reliability(found.probs, data.y)
     bins = torch.stack([table.count, table.confidence.nan_to_num(0.0), table.accuracy.nan_to_num(0.0)], dim=1)
-    # Not by probabilities: those of a network that is sure and wrong may be too small for a number, and their NLL none.
-    nll = -found.log_probs.double().gather(-1, data.y[..., None].to(found.log_probs.device)).mean()
-    return {**summary(found.probs, data.y), "nll": float(nll), "reliability": listed(bins, 5)}
+    return {**summary(found.probs, data.y), "nll": found.nll(data.y), "reliability": listed(bins, 5)}
 
 
 def listed(values: Tensor, digits: int = 3) -> list[Any]:

@@ -17,10 +17,10 @@ _aten = torch.ops.aten
 def fewer_kernels(module: GraphModule) -> GraphModule:
     """Leave to the compiler what it can do along with its neighbours, in place.
 
-    A step of small networks is some dozens of kernels of a few microseconds each. A GPU that several processes share
-    begins little more than a million kernels a second, whatever is in them: it is their number that counts. Small
-    matrix products become products and sums, which are one kernel with the operations before and behind; the
-    gradient to a convolution's kernels is summed where it is put beside the others.
+    A step of small networks is some dozens of kernels of a few microseconds each. Between them, processes that share a
+    GPU begin only so many kernels a second, whatever is in these: it is their number that counts. Small matrix products
+    become products and sums, which are one kernel with the operations before and behind; the gradient to a
+    convolution's kernels is summed where it is put beside the others.
 
     Arguments:
         module: A recorded step, to be compiled.

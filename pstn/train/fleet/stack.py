@@ -148,13 +148,7 @@ class Stack:
     ) -> GraphModule:
         """A step for inputs of such shapes as a list of tensor operations: what Python costs in it is paid once.
 
-        Arguments:
-            x: Each network's batch.
-            y: Their labels.
-            noise: What they draw.
-            kl_weight: How much their divergences count.
-            autocast: Whether arithmetic is in 16 bits where that does no harm.
-            compiled: Whether the list is for a compiler.
+        The inputs are those of :meth:`differentiate`; what is to be ``compiled`` is put in other words.
         """
         # recording takes a step, which is not to leave a trace in the batch statistics
         inputs = [value.clone() for value in (self.weights, x, y, kl_weight, *self.still.values(), *noise)]
