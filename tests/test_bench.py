@@ -119,7 +119,7 @@ def test_a_benchmark_that_fails_is_named_and_the_others_run(checkout, capsys):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["wrap"], "there is no benchmark 'wrap'; there are align, convolutions, cpab"),
+        (["wrap"], "there is no benchmark 'wrap'; there are align, company, convolutions, cpab"),
         (["cpab", "--quick"], "cpab has no quick run"),
         (["warp", "--device", "cuda"], "torch sees no GPU"),
     ],
