@@ -13,6 +13,9 @@ from pstn.experiment.row import Experiment, Setting
 from pstn.experiment.table import Table
 from pstn.experiment.work import Job, fleets
 
+#: What a record says of where and when its network was trained.
+FACTS = ("command", "started", "versions", "device", "commit", "seconds")
+
 
 class Plan:
     """What a table has and what it lacks.
@@ -117,11 +120,21 @@ class Plan:
             self.results.add(new)
 
     def note(self, record: Mapping[str, Any]) -> None:
-        """Take in what a worker found out. Weights that were lost and trained again change nothing on record."""
+        """Take in what a worker found out.
+
+        Where weights were lost and trained again, what the choice was made by stays on record. But scores on test data
+        are those of the weights that were tested, and so is what is said of where and when they were trained.
+        """
         key = record["key"]
-        if key in self.results.records and not record["test"]:
+        known = self.results.records.get(key, {})
+        if known and not record["test"]:
             return
-        self.fresh[key] = {**self.results.records.get(key, {}), **self.fresh.get(key, {}), **record}
+        self.fresh[key] = {**known, **self.fresh.get(key, {}), **record}
+        if known and not known["test"]:
+            trained = next(network for network in self.networks.values() if network.key == key).record()
+            if trained is not None and trained["started"] != known["started"]:
+                facts, first = ({name: each[name] for name in FACTS} for each in (trained, known))
+                self.fresh[key] |= {**facts, "chosen_by": first}
 
     def _needed(self, networks: list[Network]) -> list[Network]:
         """The networks, or those of them that must be trained again first because these start from them."""

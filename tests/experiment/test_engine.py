@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -370,6 +371,26 @@ def test_weights_that_are_gone_are_trained_again_where_others_start_from_them(ta
         for part in ("validation", "test"):
             if record[part]:  # to rounding: the CNNs had other companions this time
                 assert numbers(record[part]) == pytest.approx(numbers(before[key][part]), abs=1e-4)
+
+
+def test_scores_of_networks_that_were_trained_again_say_so(table, done):
+    """They are not those that were trained first, perhaps on another machine."""
+    before = Results(done / "results/toy/few_digits.jsonl").records
+    shutil.rmtree(done / "runs")
+    time.sleep(1.1)  # records count in seconds
+    row = replace(table.row("pstn"), select=("nll", "max"))
+    go(replace(table, rows=[row], quick=(), claims=()), done, command="once more")
+    after = Results(done / "results/toy/few_digits.jsonl").records
+    changed = [key for key in before if after[key] != before[key]]
+    assert changed
+    for key in changed:
+        old, new = before[key], after[key]
+        assert not old["test"]
+        assert new["test"]
+        assert new["validation"] == old["validation"], "what the choice was made by"
+        assert new["command"] == "once more"
+        assert new["chosen_by"]["command"] == old["command"]
+        assert new["started"] != new["chosen_by"]["started"]
 
 
 def test_a_quick_look_is_recorded_apart(table, done):
