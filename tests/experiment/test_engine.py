@@ -15,9 +15,7 @@ import torch
 from rich.console import Console
 
 import pstn.experiment.work as work
-from pstn import STN
-from pstn.data import Data
-from pstn.experiment import Experiment, Results, Split, Table, choose, classified, compare, find, run, run_all
+from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
 from pstn.experiment.network import Network
 from pstn.experiment.plan import Plan
 from pstn.experiment.settings import Reproduce
@@ -448,11 +446,3 @@ def test_no_more_jobs_than_can_share_a_gpu(table, tmp_path, jobs):
         go(table, tmp_path, jobs=jobs)
     with pytest.raises(ValueError, match="expected 1 to 48"):
         Reproduce(jobs=jobs)
-
-
-def test_networks_that_are_sure_and_wrong_have_an_nll():
-    """Theirs are probabilities too small for a number."""
-    body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2, bias=False))
-    body[1].weight.data = torch.tensor([[1000.0], [0.0]])
-    data = Data(torch.ones(4, 1, 1), torch.tensor([0, 0, 0, 1]), ("right", "wrong"))
-    assert classified(STN(body), data)["nll"] == pytest.approx(250.0)

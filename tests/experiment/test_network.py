@@ -1,14 +1,16 @@
-"""What a network is found by."""
+"""What a network is found by, and how it is scored."""
 
 import math
 from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
 from torch import nn
 
 from pstn import STN, Gaussian, Similarity, nets
-from pstn.experiment import Experiment
+from pstn.data import Data
+from pstn.experiment import Experiment, classified
 from pstn.experiment.network import _describe, _model, plain
 from pstn.train import Train
 
@@ -77,3 +79,11 @@ def test_rows_of_one_network_share_its_words_and_no_others():
         for needed in (first, replace(first, model=partial(layer, 5)))
     }
     assert len(found) == 2
+
+
+def test_networks_that_are_sure_and_wrong_have_an_nll():
+    """Theirs are probabilities too small for a number."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False))
+    body[1].weight.data = torch.tensor([[1000.0], [0.0]])
+    data = Data(torch.ones(4, 1, 1), torch.tensor([0, 0, 0, 1]), ("right", "wrong"))
+    assert classified(STN(body), data)["nll"] == pytest.approx(250.0)
