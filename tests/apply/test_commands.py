@@ -50,7 +50,7 @@ def test_fit_says_what_it_understood_and_writes_a_folder(capsys, pictures, model
 
 def test_series_from_a_csv(capsys, tmp_path):
     data = series_csv(tmp_path / "beats.csv")
-    code, out, err = call(capsys, "fit", data, "--out", tmp_path / "m", "--time", "2s")
+    code, out, err = call(capsys, "fit", data, "--out", tmp_path / "m", "--time", "0.2s")
     assert code == 0, err
     for words in (
         "beats: 19 series of 40 points",
