@@ -95,3 +95,11 @@ def test_claims_are_tested_by_fold_where_folds_are_shared(table, done):
     test = paired(shared.values(claim.metric), b.values(claim.metric))
     assert Comparison(table, [shared, b]).by_fold(claim).startswith(f"t = {test.t:.2f}, p ")
     assert Comparison(table, [shared]).by_fold(claim) is None
+
+
+def test_the_calibration_error_of_chance_comes_from_what_is_recorded(table):
+    """Ten sure and right, two of whom half are; records without a table of reliability have none."""
+    tests = [{"reliability": [[0, 0.0, 0.0], [2, 0.5, 1.0], [10, 1.0, 1.0]]}, {"accuracy": 0.5}]
+    result = Result(table.row("cnn"), {}, [{"test": test} for test in tests], [])
+    assert result.values("ece_chance") == (pytest.approx(2 * 0.25 / 12),)
+    assert str(result.measured("ece_chance")) == "0.0417"
