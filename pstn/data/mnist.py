@@ -172,15 +172,16 @@ def mnist_subset(
     seed: int | None = None,
     whole: Data | None = None,
 ) -> Data:
-    """One of five disjoint class-balanced sets of n training digits of MNIST, or digits that are in none of the five.
+    """One of several disjoint class-balanced sets of n training digits of MNIST, or digits to choose settings by.
 
-    The folds are the P-STN papers' where their file (``MNIST/subset_folds.npz``) is at hand and has n, and drawn by a
-    seed otherwise; the name of the result says which. The validation digits are up to 10,000, drawn from what five
-    folds leave; that is balanced only as far as MNIST is.
+    The first five folds are the P-STN papers' where their file (``MNIST/subset_folds.npz``) is at hand and has n, and
+    drawn by a seed otherwise; the name of the result says which. The validation digits are up to 10,000, drawn from
+    what five folds leave; that is balanced only as far as MNIST is. Further folds are drawn from what is left then, as
+    many as there are: ten of 3,000 digits, none of 10,000.
 
     Arguments:
         n: How many digits; the papers' are 10, 30, 100, 1000, 3000 and 10000.
-        fold: Which fold, 0 to 4; of no effect on the validation digits.
+        fold: Which fold, from 0; of no effect on the validation digits.
         split: ``"train"`` or ``"validation"``.
         root: The folder of all data sets, as for :func:`mnist`.
         seed: Draw the folds by this seed even if the papers' are at hand. Seed 0 is the default where they are not.
@@ -191,12 +192,22 @@ def mnist_subset(
         UAI 2022.
     """
     check_choice("split", split, ("train", "validation"))
-    if fold not in range(_FOLDS):
-        raise ValueError(f"fold is {fold}; expected 0 to {_FOLDS - 1}")
+    if fold < 0:
+        raise ValueError(f"fold is {fold}; expected 0 or more")
     whole = mnist("train", root) if whole is None else whole
-    papers = None if seed is not None else _papers_fold(n, fold, split, root)
-    indices = papers if papers is not None else _seeded_fold(whole, n, fold, split, seed or 0)
-    how = "papers' folds" if papers is not None else f"folds by seed {seed or 0}"
+
+    def digits(fold: int, split: str) -> tuple[torch.Tensor, str]:
+        papers = None if seed is not None else _papers_fold(n, fold, split, root)
+        if papers is not None:
+            return papers, "papers' folds"
+        return _seeded_fold(whole, n, fold, split, seed or 0), f"folds by seed {seed or 0}"
+
+    if split == "train" and fold >= _FOLDS:
+        taken = [digits(each, "train") for each in range(_FOLDS)] + [digits(0, "validation")]
+        indices = _further_fold(whole, n, fold, torch.cat([each for each, _ in taken]), seed or 0)
+        how = f"beyond the {taken[0][1]}"
+    else:
+        indices, how = digits(fold, split)
     which = f"fold {fold}" if split == "train" else "validation"
     return whole.subset(indices, f"{MNIST.name}-{n} {which} ({how})")
 
@@ -222,3 +233,15 @@ def _seeded_fold(whole: Data, n: int, fold: int, split: str, seed: int) -> torch
         return order[rank // share == fold]
     rest = order[rank >= _FOLDS * share]
     return rest[torch.randperm(len(rest), generator=generator)[:_VALIDATION]]
+
+
+def _further_fold(whole: Data, n: int, fold: int, taken: torch.Tensor, seed: int) -> torch.Tensor:
+    left = torch.ones(len(whole), dtype=torch.bool)
+    left[taken] = False
+    rest = left.nonzero().flatten()
+    order, rank = shuffled_by_class(whole.y[rest], torch.Generator().manual_seed(seed))
+    share = n // whole.num_classes
+    most = int(whole.y[rest].bincount(minlength=whole.num_classes).min()) // share
+    if fold >= _FOLDS + most:
+        raise ValueError(f"fold is {fold}; there are {_FOLDS + most} folds of {n} digits, from 0")
+    return rest[order[rank // share == fold - _FOLDS]]

@@ -75,16 +75,26 @@ class Result:
     """The records of its networks, a fold each, those that diverged left out."""
     every: Sequence[Record]
     """The records of all networks that were trained for the row."""
+    further: Sequence[Record] = ()
+    """Those of further folds, by which claims alone are tested."""
 
-    def values(self, metric: str) -> tuple[float, ...]:
+    @property
+    def tested(self) -> Sequence[Record]:
+        """What claims are tested by."""
+        return [*self.chosen, *self.further]
+
+    def values(self, metric: str, records: Sequence[Record] | None = None) -> tuple[float, ...]:
         """The test scores, a fold each; none where the row does not have the score, or it says nothing (NaN).
 
-        ``"ece_chance"`` is the ECE that the networks would have if their confidences were exactly right.
+        Arguments:
+            metric: The score. ``"ece_chance"`` is the ECE that the networks would have if their confidences were
+                exactly right.
+            records: Of which networks; the row's folds by default.
         """
+        tests = [record["test"] for record in (self.chosen if records is None else records)]
         if metric == "ece_chance":
-            tables = [record["test"]["reliability"] for record in self.chosen if "reliability" in record["test"]]
-            return tuple(map(_by_chance, tables))
-        scores = (record["test"].get(metric, math.nan) for record in self.chosen)
+            return tuple(_by_chance(test["reliability"]) for test in tests if "reliability" in test)
+        scores = (test.get(metric, math.nan) for test in tests)
         return tuple(score for score in scores if not math.isnan(score))
 
     def measured(self, metric: str) -> Measured | None:
@@ -161,8 +171,8 @@ class Comparison:
                 if control is not None:
                     numbers = f"{numbers}; control: t = {control.t:.2f}, {_chance(control)}"
                     found = found if fair == "confirmed" else f"confounded: {fair} where nothing else differs"
-            rows.append([claim.words, found, numbers, self.by_fold(claim)])
-        columns = ("claim", "here", "Welch's test", "paired by fold")
+            rows.append([claim.words, found, numbers, self.by_fold(claim), self.folds(claim)])
+        columns = ("claim", "here", "Welch's test", "paired by fold", "folds")
         return Table([Column(name, "left") for name in columns], rows)
 
     def by_fold(self, claim: Claim) -> str | None:
@@ -170,17 +180,25 @@ class Comparison:
         if not {claim.better, claim.than} <= self.by_name.keys():
             return None
         a, b = (self.by_name[name] for name in (claim.better, claim.than))
-        if [one["fold"] for one in a.chosen] != [one["fold"] for one in b.chosen]:
+        if [one["fold"] for one in a.tested] != [one["fold"] for one in b.tested]:
             return None
-        values = a.values(claim.metric), b.values(claim.metric)
+        values = a.values(claim.metric, a.tested), b.values(claim.metric, b.tested)
         test = paired(*values) if len(values[0]) == len(values[1]) else None
         return None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
+
+    def folds(self, claim: Claim) -> str | None:
+        """How many folds a claim is tested by, of either row where they differ."""
+        if not {claim.better, claim.than} <= self.by_name.keys():
+            return None
+        counts = dict.fromkeys(len(self.by_name[name].tested) for name in (claim.better, claim.than))
+        return " and ".join(map(str, counts))
 
     def tested(self, claim: Claim) -> tuple[str, Welch | None]:
         """Whether a claim is confirmed, refuted or left open, and the test."""
         if not {claim.better, claim.than} <= self.by_name.keys():
             return "not run", None
-        a, b = (Measured(self.by_name[name].values(claim.metric)) for name in (claim.better, claim.than))
+        both = (self.by_name[name] for name in (claim.better, claim.than))
+        a, b = (Measured(result.values(claim.metric, result.tested)) for result in both)
         test = welch(a.mean, a.deviation, len(a.values), b.mean, b.deviation, len(b.values))
         ahead = (a.mean > b.mean) == claim.more and a.mean != b.mean
         if test is None or test.p > LEVEL:
@@ -242,10 +260,12 @@ def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
         if any(one is None or not (one["test"] or one["failure"]) for one in final):
             continue
         sound = [one for one in final if one is not None and not one["failure"]]
-        cells = itertools.product(dict.fromkeys((judge, row)), row.settings(), range(row.folds))
+        more = [record(row, setting, fold) for fold in range(row.folds, row.folds + row.further)]
+        further = [one for one in more if one is not None and one["test"]]
+        cells = itertools.product(dict.fromkeys((judge, row)), row.settings(), range(row.folds + row.further))
         every = [one for cell in cells if (one := record(*cell)) is not None]
         if sound:
-            found.append(Result(row, setting, sound, every))
+            found.append(Result(row, setting, sound, every, further))
     return Comparison(table, found)
 
 

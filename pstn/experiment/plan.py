@@ -34,6 +34,7 @@ class Plan:
         for row in rows:
             if row.name not in self.lacking:
                 self.rows |= {each.name: each for each in row.chain()}
+        self.claimed = {name for claim in table.claims for name in claim.rows}
         self.trials = {row.trials.name for row in self.rows.values() if row.trials is not None}
         self.planned: set[str] = set()  # the keys of networks that are handed out to be trained or tested
         self.networks: dict[tuple[str, str, int], Network] = {}
@@ -150,7 +151,8 @@ class Plan:
     def _final(self, row: Experiment) -> list[Network]:
         setting = self.chosen(row)
         assert setting is not None
-        return [self.network(row, setting, fold) for fold in range(row.folds)]
+        folds = row.folds + (row.further if row.name in self.claimed else 0)
+        return [self.network(row, setting, fold) for fold in range(folds)]
 
     def _of(self, network: Network) -> Record:
         found = self.record(network)

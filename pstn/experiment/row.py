@@ -52,6 +52,8 @@ class Experiment:
         line: The line of the comparison that the row stands on; its label by default.
         column: Whether the row is the recipe as ``"published"``, the ``"best"`` under the same budget, or ``"extra"``.
         folds: How many folds.
+        further: How many folds beyond these to train at the chosen setting, for the table's claims to be tested by.
+            They are not among what the row shows, nor what its setting is chosen by.
         grid: Values to choose from. A field of ``Train`` is set there; any other name is an argument of ``model``, of
             ``augment``, or of both.
         tuning_folds: How many of the folds the choice looks at; all by default. The others are trained at it alone.
@@ -90,6 +92,7 @@ class Experiment:
     line: str = ""
     column: Column = "published"
     folds: int = 5
+    further: int = 0
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tuning_folds: int | None = None
     trial_epochs: int | None = None
@@ -113,10 +116,10 @@ class Experiment:
         check_choice("column", self.column, ("published", "best", "extra"))
         check_choice("select", self.select[1], ("min", "max"))
         tuning = self.folds if self.tuning_folds is None else self.tuning_folds
-        if "/" in self.name or self.folds < 1 or not 1 <= tuning <= self.folds:
+        if "/" in self.name or self.folds < 1 or self.further < 0 or not 1 <= tuning <= self.folds:
             raise ValueError(
-                f"row {self.name!r} has {self.folds} folds and tunes on {tuning}; expected a name without '/', and "
-                "at least one fold, no more of them for tuning than there are"
+                f"row {self.name!r} has {self.folds} folds, {self.further} more, and tunes on {tuning}; expected a "
+                "name without '/', and at least one fold, no more of them for tuning than there are"
             )
         for name, values in self.grid.items():
             if not len(values):
@@ -139,8 +142,9 @@ class Experiment:
             return None
         train, words = replace(self.train, epochs=self.trial_epochs), f"{self.label}, to choose by"
         return replace(
-            self, name=f"{self.name}-trials", label=words, line=words, train=train, folds=self.tuned, trial_epochs=None
-        )
+            self, name=f"{self.name}-trials", label=words, line=words, train=train, folds=self.tuned, further=0,
+            trial_epochs=None,
+        )  # fmt: skip
 
     def chain(self) -> list[Experiment]:
         """The rows that must be trained before this one, in order, and itself."""
@@ -192,6 +196,7 @@ class Experiment:
         train = replace(self.train, steps=min(QUICK_STEPS, self.train.steps or QUICK_STEPS))
         cut = {
             "folds": min(self.folds, QUICK_FOLDS),
+            "further": 0,
             "tuning_folds": 1,
             "trial_epochs": None,
             "grid": {name: _middle(values) for name, values in self.grid.items()},

@@ -163,6 +163,18 @@ def test_validation_is_limited(world, monkeypatch):
     assert len(mnist_subset(100, split="validation")) == 30
 
 
+def test_further_folds_are_balanced_and_of_digits_that_nobody_has(world, monkeypatch):
+    monkeypatch.setattr(module, "_VALIDATION", 100)
+    folds = [mnist_subset(50, fold) for fold in range(9)]
+    assert all(fold.counts == (5,) * 10 for fold in folds)
+    everything = torch.cat([index(data) for data in (*folds, mnist_subset(50, split="validation"))])
+    assert len(everything.unique()) == 9 * 50 + 100
+    assert torch.equal(mnist_subset(50, 7).x, folds[7].x)
+    assert folds[5].name == "MNIST-50 fold 5 (beyond the folds by seed 0)"
+    with pytest.raises(ValueError, match=r"fold is 20; there are \d+ folds of 50 digits, from 0"):
+        mnist_subset(50, 20)
+
+
 def test_papers_folds_where_there_are_any(world):
     install(world, "MNIST")
     np.savez(
@@ -173,6 +185,9 @@ def test_papers_folds_where_there_are_any(world):
     train, validation = mnist_subset(10), mnist_subset(10, split="validation")
     assert (index(train).tolist(), train.name) == (list(range(20, 30)), "MNIST-10 fold 0 (papers' folds)")
     assert (index(validation).tolist(), validation.name) == ([5, 699], "MNIST-10 validation (papers' folds)")
+    further = mnist_subset(10, 5)
+    assert further.name == "MNIST-10 fold 5 (beyond the papers' folds)"
+    assert not {5, 699, *range(20, 30)} & set(index(further).tolist())
     assert mnist_subset(10, seed=0).name == "MNIST-10 fold 0 (folds by seed 0)"
     assert mnist_subset(20).name == "MNIST-20 fold 0 (folds by seed 0)"
 
@@ -183,8 +198,8 @@ def test_papers_folds_where_there_are_any(world):
         ({"n": 15}, "n is 15; 5 balanced folds need a multiple of 10, at most 140"),
         ({"n": 150}, "at most 140"),
         ({"n": 0}, "n is 0"),
-        ({"n": 10, "fold": 5}, "fold is 5; expected 0 to 4"),
-        ({"n": 10, "fold": -1}, "fold is -1; expected 0 to 4"),
+        ({"n": 10, "fold": -1}, "fold is -1; expected 0 or more"),
+        ({"n": 140, "fold": 5}, "fold is 5; there are 5 folds of 140 digits, from 0"),
         ({"n": 10, "split": "test"}, "split is 'test'; expected one of 'train', 'validation'"),
     ],
 )

@@ -271,6 +271,25 @@ def test_test_data_is_looked_at_after_the_choice_and_for_the_chosen_alone(tmp_pa
     assert {r["setting"]["sigma"] for r in tested} == {0.05}
 
 
+def test_further_folds_are_for_claims_alone(table, done):
+    """They are trained at the setting that the others chose, of rows that a claim speaks of, and shown nowhere else."""
+    table = replace(table, rows=table.rows[:4])
+    more = replace(table, rows=[replace(row, further=1) for row in table.rows])
+    before = compare(table, results=done / "results")
+    assert compare(more, results=done / "results").claims().rows == before.claims().rows, "none is there yet"
+    go(more, done)
+    after = compare(more, results=done / "results")
+    assert len(after.by_name["pstn"].every) - len(before.by_name["pstn"].every) == 1, "at one setting of four"
+    assert [name for name, result in after.by_name.items() if result.further] == ["cnn", "pstn"]
+    assert after.beside("accuracy").rows == before.beside("accuracy").rows
+    assert after.by_name["pstn"].setting == before.by_name["pstn"].setting
+    claim = table.claims[0]
+    assert (before.folds(claim), after.folds(claim)) == ("3 and 2", "4 and 3")
+    assert after.tested(claim)[1] != before.tested(claim)[1]
+    assert not any(row.further for row in more.sliced().rows)
+    go(more, done)  # and all is there
+
+
 def test_choosing_reads_no_test_scores():
     row = Experiment("a", None, lambda: None, folds=2, grid={"lr": (1.0, 2.0, 3.0)})
     scores = {1.0: (0.5, 0.7), 2.0: (0.9, 0.1), 3.0: (0.6, 0.61)}
@@ -431,6 +450,7 @@ def test_the_network_that_is_kept_gives_the_recorded_scores(table, done):
         ({"grid": {"learning_rate": (1,)}}, "no field of Train and no argument"),
         ({"grid": {"lr": ()}}, "no value for 'lr'"),
         ({"tuning_folds": 9}, "no more of them for tuning"),
+        ({"further": -1}, "2 folds, -1 more"),
         ({"name": "a/b"}, "a name without '/'"),
         ({"column": "worst"}, "column is 'worst'"),
     ],

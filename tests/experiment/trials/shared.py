@@ -21,12 +21,12 @@ def whole():
 
 @dataclass(frozen=True)
 class Few:
-    """n digits to train on, 50 to choose by, 60 to test with; three folds."""
+    """n digits to train on, 50 to choose by, 60 to test with; four folds."""
 
     n: int
 
     def __call__(self, fold):
-        parts = whole().split((60, 50, *[self.n] * 3), seed=0)
+        parts = whole().split((60, 50, *[self.n] * 4), seed=0)
         test, validation = parts[0].renamed("test"), parts[1].renamed("validation")
         return Split(parts[2 + fold].renamed(f"train {fold}"), validation, test)
 
