@@ -119,10 +119,11 @@ def test_what_is_large_is_for_tensor_cores_in_one_dimension_too(monkeypatch):
 
 
 def test_fleets_are_recorded_on_a_stream_that_no_other_has(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"aside on {device}")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: f"aside on {device}, {priority}")
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "default")
     device = torch.device("cuda", 7)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "a thread's own")
     assert recording_stream(device) == "a thread's own"
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "default")
-    assert recording_stream(device) == "aside on cuda:7"
+    assert recording_stream(device) == "aside on cuda:7, 0"
+    assert recording_stream(device, urgent=True) == "aside on cuda:7, -1"

@@ -1,8 +1,7 @@
 """Steps of a fleet that are written down, compiled or recorded are the same steps."""
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -155,52 +154,24 @@ def test_steps_with_shorter_sums_are_the_same_steps(monkeypatch):
     assert split == [True, True]  # one for each size of batch
 
 
-@pytest.fixture
-def pretended(monkeypatch):
-    """As on a GPU with room for one step, but that a replay is the step itself; the lanes that were recorded."""
-    prepare, write, recorded = Lane.__init__, Lane._record, []
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-
-    def narrow(lane, fleet, size, requests):
-        prepare(lane, fleet, size, requests)
-        lane.recorded, lane.capacity, lane.index, lane.knobs = True, 1, lane.index[:1], lane.knobs[:1]
-        lane.noise = [torch.zeros(fleet.stack.count, 1, *r.shape, dtype=r.dtype) for r in requests]
-
-    def replayed(lane):
-        write(lane)
-        if lane.graph is not None:
-            lane.graph.replay = lane._try
-        recorded.append(lane)
-
-    monkeypatch.setattr(Lane, "__init__", narrow)
-    monkeypatch.setattr(Lane, "_record", replayed)
-    monkeypatch.setattr("pstn.train.fleet.lane._unasked", nullcontext)
-    for name in ("current_stream", "default_stream", "Stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda device: stream)
-    for name in ("stream", "graph"):
-        monkeypatch.setattr(torch.cuda, name, lambda *arguments, **options: nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
-    return recorded
-
-
 def trained():
     """The weights of a fleet of two, five steps of two sizes of batch an epoch."""
     members = [Member(made(i, "gaussian"), make_data(seed=i), None, replace(FIFTY, epochs=2)) for i in range(2)]
     return [weights(run.model) for run in fit_fleet(members, progress=False)]
 
 
-def test_recorded_steps_are_the_same_steps_where_there_is_room_for_one(request):
+def test_recorded_steps_are_the_same_steps_where_there_is_room_for_one(replayed):
     plain = trained()
-    recorded = request.getfixturevalue("pretended")
+    recorded = replayed(room=1)
     for a, b in zip(plain, trained(), strict=True):
         close(a, b)
     assert len(recorded) == 2  # one for each size of batch
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_step_that_asks_the_device_is_not_recorded(compiled, request, monkeypatch):
+def test_a_step_that_asks_the_device_is_not_recorded(compiled, replayed, monkeypatch):
     """Without the compiler first: it may be the compiler's doing."""
-    plain, recorded = trained(), request.getfixturevalue("pretended")
+    plain, recorded = trained(), replayed(room=1)
     prepare, tried = Lane.__init__, []
 
     @contextmanager

@@ -91,7 +91,7 @@ def write_members(fleet: Fleet) -> list[Run]:
 
 def _tensors(fleet: Fleet) -> dict[str, Tensor]:
     """Everything that changes in training and stays in its place, by name."""
-    groups = {"still": fleet.stack.still, "slot": fleet.optimizer.slots, "best_still": fleet.best_still}
+    groups = {"still": fleet.stack.still, "slot": fleet.slots, "best_still": fleet.best_still}
     named = {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
     own = {name: getattr(fleet, name) for name in ("alive", "sums", "best_weights")}
     return {**named, **own, "weights": fleet.stack.weights}

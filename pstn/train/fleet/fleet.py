@@ -21,7 +21,7 @@ from pstn.train.fleet.files import write_checkpoint, write_members
 from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.member import Member
 from pstn.train.fleet.noise import Request
-from pstn.train.fleet.optimizer import BETAS, Optimizer
+from pstn.train.fleet.optimizer import BETAS, State, slots
 from pstn.train.fleet.stack import Stack, Unit
 from pstn.train.log import fingerprint
 from pstn.train.loop import SHOW_EVERY, Interrupted, Run, kl_weight
@@ -50,7 +50,7 @@ class Fleet:
             check(model, *data, member.config, classifies=member.loss is None, augment=augment)
         self.units = [Unit(m.model, m.augment, m.config, m.loss) for m in members]
         self.stack = Stack(self.units, self.device)
-        self.optimizer = Optimizer(config, self.stack)
+        self.slots = slots(config, self.stack.weights)
         classifies = members[0].loss is None
         self.terms: tuple[str, ...] = TERMS if classifies else ("loss",)
         self.scores: tuple[str, ...] = SCORES if classifies else ("loss",)
@@ -188,16 +188,20 @@ class Fleet:
             rows.append([lr, lr * config.localizer_lr, weight(step), config.weight_decay, *corrections])
         return rows
 
+    @property
+    def state(self) -> State:
+        """What a step changes."""
+        return State(self.stack.weights, self.slots, self.stack.still, self.alive, self.sums)
+
     def take(self, x: Tensor, y: Tensor, knobs: Tensor, noise: Sequence[Tensor], step: GraphModule | None) -> None:
         """One step of every network, in place, written down or not; nothing here waits for the device."""
-        before = {name: value.clone() for name, value in self.stack.still.items()}
-        loss, terms, gradient = self.stack.differentiate(x, y, noise, knobs[:, 2], self.mixed, step)
-        # A diverged network's numbers stay as they were before it did.
-        self.alive.logical_and_(loss.isfinite() & gradient.isfinite().all(1))
-        for name, value in self.stack.still.items():
-            value.copy_(torch.where(self.alive.view(-1, *[1] * (value.ndim - 1)), value, before[name]))
-        self.optimizer.step(gradient, knobs, self.alive)
-        self.sums.add_(terms.double(), alpha=x.shape[1])
+        self.state.step(
+            self.config,
+            self.stack.localizer,
+            knobs,
+            x.shape[1],
+            lambda: self.stack.differentiate(x, y, noise, knobs[:, 2], self.mixed, step),
+        )
 
     def look(self) -> None:
         """Write the records of the epochs behind us, and note which networks have been left behind."""

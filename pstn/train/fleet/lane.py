@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,16 @@ from torch.fx import GraphModule
 
 from pstn.kernels.exactness import as_convolved
 from pstn.train.fleet.noise import Request
-from pstn.train.fleet.optimizer import KNOBS
+from pstn.train.fleet.optimizer import KNOBS, State
+from pstn.train.fleet.resident import resident, small, unlike
 
 if TYPE_CHECKING:
     from pstn.train.fleet.fleet import Fleet
+    from pstn.train.fleet.resident.kernel import Kernel
 
-#: Steps that are prepared at once, and the random numbers a network may need for them.
-STEPS, NUMBERS = 64, 2**21
+#: Steps that are prepared at once, of large networks and of small ones, which a GPU takes faster than it can be asked
+#: for random numbers for each of many networks; and the most random numbers a network may need for them.
+STEPS, SHORT_STEPS, NUMBERS = 64, 512, 2**21
 #: Steps on a CPU from which it pays to write one down, which takes as long as so many lose by not being written down.
 PATIENCE = 300
 #: Steps on a GPU from which it pays to have the operations of one compiled into fewer, which takes half a minute.
@@ -48,10 +51,11 @@ class Lane:
         device, count = fleet.device, fleet.stack.count
         # Not of the number of networks: noise is drawn for so many steps at once, and must not depend on the company.
         numbers = sum(torch.Size(request.shape).numel() for request in requests)
-        self.capacity = max(1, min(STEPS, NUMBERS // max(numbers, 1)))
+        self.recorded = device.type == "cuda"
+        steps = SHORT_STEPS if self.recorded and small(fleet, size) else STEPS
+        self.capacity = max(1, min(steps, NUMBERS // max(numbers, 1)))
         self.index = torch.zeros(self.capacity, count, size, dtype=torch.int64, device=device)
         self.knobs = torch.zeros(self.capacity, count, len(KNOBS), device=device)
-        self.recorded = device.type == "cuda"
         recorded = requests if self.recorded else ()
         # a network's numbers lie together, so that they are drawn where they belong
         self.noise = [torch.zeros(count, self.capacity, *r.shape, dtype=r.dtype, device=device) for r in recorded]
@@ -61,6 +65,7 @@ class Lane:
         self.compiled = self.recorded and uses >= ENDURANCE
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.operations: GraphModule | None = None  # a step, written down
+        self.kernel: Kernel | None = None  # a step as one kernel, in which each network has a multiprocessor
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def fill(self, index: Tensor, knobs: Tensor) -> None:
@@ -77,8 +82,10 @@ class Lane:
         """Record a step, if steps are to be recorded and this is the first."""
         if not self.recorded or self.graph is not None:
             return
-        self._write_down(None)
-        with as_convolved() if self.fleet.stack.multiplies else nullcontext():
+        self.kernel = self._one_kernel()
+        if self.kernel is None:
+            self._write_down(None)
+        with self._exact():
             self._record()
 
     def step(self) -> None:
@@ -108,6 +115,10 @@ class Lane:
         self.operations = self.fleet.stack.write_down(x, y, drawn, knobs[:, 2], self.fleet.mixed, self.compiled)
 
     def _step(self, noise: Sequence[Tensor] | None) -> None:
+        if self.kernel is not None:
+            self.kernel()
+            self.cursor.add_(1)
+            return
         if self.written and self.operations is None:
             self._write_down(noise)
         if not self.compiled:
@@ -133,13 +144,53 @@ class Lane:
         self.fleet.take(*self._inputs(noise), self.operations)
         self.cursor.add_(1)
 
+    def _one_kernel(self) -> Kernel | None:
+        """A step as one kernel, if it can be one, and if what it does is what torch does."""
+        fleet = self.fleet
+        kernel = resident(fleet, self)
+        if kernel is None:
+            return None
+        try:
+            found = self._outcome(kernel)
+            wanted = self._outcome(lambda: fleet.take(*self._inputs(None), None))
+            why = unlike(found, wanted, ~fleet.stack.localizer)
+        except Exception as error:
+            why = f"which failed: {error}"
+        if why:
+            warnings.warn(f"this fleet trains without a kernel of its own, {why}", stacklevel=2)
+        return None if why else kernel
+
+    def _outcome(self, step: Callable[[], None]) -> State:
+        """What would come of a step."""
+        with self._exact(), self._undone():
+            step()
+            return self.fleet.state.clone()
+
+    def _exact(self) -> AbstractContextManager[None]:
+        """Inside, matrix products that stand in for convolutions are as exact as these."""
+        return as_convolved() if self.fleet.stack.multiplies else nullcontext()
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Steps that are taken inside will not have been."""
+        state = [*self.fleet.state.tensors(), self.cursor]
+        before = [value.clone() for value in state]
+        try:
+            yield
+        finally:
+            for value, old in zip(state, before, strict=True):
+                value.copy_(old)
+
     def _record(self) -> None:
         """Take a few steps for the allocator and the kernels' compilers, record one, and undo them all."""
+        with self._undone():
+            self._record_step()
+
+    def _record_step(self) -> None:
         fleet = self.fleet
-        state = [fleet.stack.weights, *fleet.stack.still.values(), *fleet.optimizer.slots.values()]
-        state += [fleet.alive, fleet.sums, self.cursor]
-        before = [value.clone() for value in state]
-        here, stream = torch.cuda.current_stream(fleet.device), recording_stream(fleet.device)
+        # Where fleets share a GPU, the many kernels of a step go before another fleet's that is one long one.
+        urgent = self.kernel is None
+        here, stream = torch.cuda.current_stream(fleet.device), recording_stream(fleet.device, urgent=urgent)
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             # Tried out before, since a recording that fails leaves torch's generators in disorder.
@@ -160,8 +211,6 @@ class Lane:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self._try()
-        for value, old in zip(state, before, strict=True):
-            value.copy_(old)
 
     def _asks(self) -> str:
         """Where a step waits for the device; empty if nowhere."""
@@ -187,19 +236,19 @@ class Lane:
         return [self._next(buffer, 1) for buffer in self.noise]
 
 
-def recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream to record on: this thread's own, if it has one, or one kept for the purpose.
+def recording_stream(device: torch.device, *, urgent: bool = False) -> torch.cuda.Stream:
+    """The stream to record on: this thread's own, if it has one, or one kept for the purpose, which may be urgent.
 
     Not a new one each time, and not torch's own choice. It hands out 32 streams in turn, so that a later fleet's stream
     would be that which another is recorded on; its work would be recorded with the other's, and done at each replay.
     """
     here = torch.cuda.current_stream(device)
-    return here if here != torch.cuda.default_stream(device) else _aside(device)
+    return here if here != torch.cuda.default_stream(device) else _aside(device, urgent)
 
 
 @cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+def _aside(device: torch.device, urgent: bool) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=-1 if urgent else 0)
 
 
 @contextmanager

@@ -17,12 +17,11 @@ from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.copies import share_copies
 from pstn.train.fleet.fewer import fewer_kernels
 from pstn.train.fleet.noise import Feed, Record, Request
+from pstn.train.fleet.optimizer import Triple
 from pstn.train.fleet.record import record
 from pstn.train.fleet.sums import shorten_sums
 from pstn.train.seed import seeded
 from pstn.train.step import Loss, Step
-
-Triple = tuple[Tensor, Tensor, Tensor]
 
 
 class Unit(nn.Module):
@@ -43,7 +42,7 @@ class Unit(nn.Module):
         assert kl_weight is not None
         self.step.kl_weight = kl_weight  # type: ignore[assignment]
         loss = self.step.objective(x, y)
-        terms, self.step.terms = self.step.terms, ()
+        terms, self.step.terms, self.step.kl_weight = self.step.terms, (), 0.0  # what is one network's is not kept
         return loss, torch.stack([term.float() for term in terms])
 
 

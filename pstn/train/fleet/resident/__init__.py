@@ -1,0 +1,95 @@
+"""A step of all networks as one kernel, in which each network has a multiprocessor to itself.
+
+A step of a small network is some hundred operations of a microsecond each, if that: as kernels of their own, most of
+their time is beginning and ending. Here they are parts of one kernel, from picking the batch to the optimizer, behind
+one another in one program a network. A program fills one of a GPU's multiprocessors, of which there are more than a
+hundred, and as many networks train side by side.
+
+A step is recorded as the operations it comes to (:mod:`.step`), and these are written as a kernel in CUDA C++
+(:mod:`.translate`, in the words of ``device.cuh``), which torch has compiled: what is computed entry by entry goes
+where it is needed (:mod:`.entries`), sums and products are stages of their own (:mod:`.totals`, :mod:`.products`), with
+scratch memory between them that is used again as soon as it can be, and barriers only where one stage reads what
+another has just written (:mod:`.writer`). The same text is C++ for a CPU, by which it is tested. What has no
+translation trains as other fleets do.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pstn import kernels
+from pstn.train.fleet.optimizer import State
+from pstn.train.fleet.resident.kernel import Kernel, shared_memory
+from pstn.train.fleet.resident.step import recorded, written
+from pstn.train.fleet.resident.values import Unsupported
+
+if TYPE_CHECKING:
+    from pstn.train.fleet.fleet import Fleet
+    from pstn.train.fleet.lane import Lane
+
+__all__ = ["resident", "small", "unlike"]
+
+#: The most products of a step that a multiprocessor is to do alone; and the most numbers that go in times weights for a
+#: step to be tried at all, which takes it twice on a CPU.
+PRODUCTS, TRIED = 100_000_000, 4_000_000_000
+#: How far losses and gradients of a step may be from torch's, as a part of them: rounded factors are nearer than that.
+LOSSES, GRADIENTS = 0.02, 0.1
+
+
+def small(fleet: Fleet, size: int) -> bool:
+    """Whether the networks of a fleet are small enough to try, with batches of so many examples."""
+    numbers = size * fleet.config.samples * fleet.pool.x[0].numel()
+    return numbers * fleet.stack.weights.shape[1] <= TRIED
+
+
+def resident(fleet: Fleet, lane: Lane) -> Kernel | None:
+    """A step of a fleet as one kernel; None where it cannot be, or would better not.
+
+    Arguments:
+        fleet: The fleet.
+        lane: Where the step finds its batch, settings and noise.
+    """
+    pool = fleet.pool
+    at_hand = fleet.device.type in kernels._DEVICES and hasattr(torch.cuda, "_compile_kernel")
+    if not at_hand or fleet.mixed or pool.x.dtype != torch.float32 or pool.y.dtype != torch.int64:
+        return None
+    size, shared = lane.index.shape[2], shared_memory(fleet.device)
+    if not shared or not small(fleet, size):
+        return None
+    try:
+        text = written(*recorded(fleet, size, [request.shape for request in lane.requests]), size, shared)
+    except Unsupported:
+        return None
+    except Exception as error:  # of torch's recorders, by a network that they cannot follow
+        warnings.warn(f"this fleet trains without a kernel of its own, which is not to be had: {error}", stacklevel=2)
+        return None
+    return Kernel(text, fleet, lane) if text.products <= PRODUCTS else None
+
+
+def unlike(found: State, wanted: State, body: Tensor) -> str:
+    """How what a step came to differs from what torch's step came to, in words; empty if it does not.
+
+    Gradients are compared by what the optimizer remembers of them. Those of a localizer are not: where a picture is
+    sampled at its pixels' middles, as at the start, it has two slopes, and a rounding decides between them.
+
+    Arguments:
+        found: What came of the step.
+        wanted: What came of torch's.
+        body: Which weights are not a localizer's, (P,).
+    """
+    if not torch.equal(found.alive, wanted.alive):
+        return "which finds other networks to diverge than torch does"
+    sums, right = found.sums[wanted.alive], wanted.sums[wanted.alive]
+    if not torch.allclose(sums, right, rtol=LOSSES, atol=LOSSES):
+        return f"whose losses are not torch's: {sums.tolist()} instead of {right.tolist()}"
+    pairs = [(found.slots[name][:, body], slot[:, body]) for name, slot in wanted.slots.items()]
+    pairs += [(found.still[name], value) for name, value in wanted.still.items()]
+    for ours, theirs in pairs:
+        apart, size = (each[wanted.alive].double().norm() for each in (ours - theirs, theirs))
+        if not bool(apart <= GRADIENTS * size):
+            return f"whose gradients or statistics are {float(apart / size):.2g} times themselves from torch's"
+    return ""

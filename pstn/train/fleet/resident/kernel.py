@@ -1,0 +1,76 @@
+"""A step's kernel, compiled and called."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pstn.train.fleet.resident.products import WARPS
+from pstn.train.fleet.resident.step import Text
+
+if TYPE_CHECKING:
+    from pstn.train.fleet.fleet import Fleet
+    from pstn.train.fleet.lane import Lane
+
+#: Threads of a block, which is a network.
+THREADS = 32 * WARPS
+#: The most numbers that its threads share, and what the kernel keeps of them for itself.
+SHARED, OWN = 56 * 1024, 256
+
+
+def shared_memory(device: torch.device) -> int:
+    """How many numbers the threads of a block can share; none on a GPU without such tensor cores as kernels need."""
+    if device.type != "cuda":
+        return SHARED
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip or properties.major < 8:
+        return 0
+    return min(SHARED, getattr(properties, "shared_memory_per_block_optin", 48 * 1024) // 4 - OWN)
+
+
+@cache
+def source(text: str) -> str:
+    """A kernel with what it is written in."""
+    words = Path(__file__).with_name("device.cuh").read_text()
+    return f"#define THREADS {THREADS}\n{words}\n{text}"
+
+
+@cache
+def compiled(text: str, shared: int) -> Any:
+    """The kernel of a text, to be called with a grid, a block, arguments, and so many bytes of shared memory."""
+    kernel = torch.cuda._compile_kernel(source(text), "step", nvcc_options=["--std=c++17"])
+    kernel.set_shared_memory_config(shared)
+    return kernel
+
+
+class Kernel:
+    """A step of all networks of a fleet, one block of threads a network.
+
+    Arguments:
+        text: The step.
+        fleet: The fleet.
+        lane: Where the step finds its batch, settings and noise.
+    """
+
+    def __init__(self, text: Text, fleet: Fleet, lane: Lane) -> None:
+        self.text, self.count = text, fleet.stack.count
+        state = fleet.state
+        given: dict[str, Tensor] = {"weights": state.weights, "alive": state.alive, "sums": state.sums}
+        given |= {"knobs": lane.knobs}
+        for stem, values in (("slot", state.slots.values()), ("still", state.still.values()), ("noise", lane.noise)):
+            given |= {f"{stem}{n}": value for n, value in enumerate(values)}
+        pool = (fleet.pool.x.contiguous(), fleet.pool.y.contiguous())
+        self.arguments = [
+            lane.cursor, self.count, lane.capacity, *pool, lane.index, *(given[name] for name in text.arrays),
+            text.constants.to(fleet.device), torch.empty(max(1, self.count * text.room), device=fleet.device),
+        ]  # fmt: skip
+        assert all(value.is_contiguous() for value in self.arguments if isinstance(value, Tensor))
+
+    def __call__(self) -> None:
+        """Take the step."""
+        shared = 4 * self.text.shared
+        compiled(self.text.source, shared)((self.count, 1, 1), (THREADS, 1, 1), self.arguments, shared)

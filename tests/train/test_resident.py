@@ -1,0 +1,348 @@
+"""A step as one kernel, each network in a block of threads of its own, is the same step."""
+
+import math
+import shutil
+import subprocess
+from dataclasses import replace
+from types import SimpleNamespace
+
+import host
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from subject import FIFTY, assert_same, close, made, make_data, make_model, weights
+
+from pstn import STN, Affine, C, Gaussian, Learned, Point, Similarity, kernels, nets
+from pstn.data import Data
+from pstn.inference import Augment
+from pstn.train import Member, fit_fleet, seeded
+from pstn.train.fleet import resident
+from pstn.train.fleet.optimizer import State
+from pstn.train.fleet.resident import kernel
+from pstn.train.fleet.resident.index import Index, Place, split, strides
+from pstn.train.fleet.resident.products import MOST, WARPS, _cut
+from pstn.train.fleet.resident.writer import Scratch, Writer
+
+
+@pytest.fixture
+def here(monkeypatch, replayed):
+    """As on a GPU, but that kernels are compiled for this machine; the lanes that were recorded."""
+    host.watch(monkeypatch)
+    monkeypatch.setattr(kernel, "compiled", host.compiled)
+    monkeypatch.setattr(kernels, "_DEVICES", frozenset({"cpu"}))
+    monkeypatch.setattr(kernels, "_TRITON", False)  # all that is no step goes as ever
+    return replayed()
+
+
+def small(shape, *, normed=False):
+    """A small classifier of several layers with pooling; with batch normalisation, also with padding."""
+    return nets.normed_classifier(shape, 3, channels=(4, 6), hidden=5) if normed else (
+        nets.classifier(shape, 3, channels=(3, 5), kernel=(4, 3), hidden=6)
+    )  # fmt: skip
+
+
+SHAPE = (1, 14, 13)
+
+
+class Sums(torch.nn.Module):
+    """Long sums, to each of which another is added that is then not needed any more."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(182, 3, bias=False)
+
+    def forward(self, x):
+        return x.flatten(1)[:, :3].sum(0) + self.linear(x.flatten(1))
+
+
+def network(kind, seed):
+    """Networks as the papers' tables have them, small."""
+    if kind in ("student", "gaussian", "point", "frozen", "cnn"):
+        return made(seed, kind)
+    with seeded(seed):
+        look = nets.localizer(SHAPE, channels=(3, 4), kernel=(4, 3))
+        if kind == "pooled":
+            return STN(small(SHAPE))
+        if kind == "sums":
+            return STN(Sums())
+        if kind == "spread":
+            return STN(small(SHAPE, normed=True), nets.blind(), Affine(), Learned(), fill=0.3)
+        if kind == "hidden":
+            head = Gaussian(0.1, hidden=(7,), image_noise=0.01)
+            return STN(small(SHAPE), look, Similarity(scale="linear"), head, padding="border")
+        if kind == "window":
+            return STN(small((1, 14, 14)), look, Similarity(), Point(), size=(14, 14), fill=0.1)
+        assert kind == "starts"
+        starts = ((0.0, 0.0, 0.1, 0.0), (1.0, 0.0, 0.0, 0.1))
+        found = nets.localizer((1, 14, 14), channels=(3, 4), kernel=(4, 3))
+        return STN(small((1, 14, 14)), found, Similarity(), Point(), C(0, starts=starts), size=(14, 14))
+
+
+def data(kind, seed):
+    if kind in ("student", "gaussian", "point", "frozen", "cnn"):
+        return make_data(seed=seed)
+    with seeded(seed):
+        y = torch.arange(22) % 3
+        # smooth, or where a position falls beside a pixel's middle decides on its slope
+        x = torch.nn.functional.avg_pool2d(torch.randn(22, 1, 16, 15), 3, stride=1) * 2
+        return Data(x, y, ("a", "b", "c"))
+
+
+#: Not at the identity, where positions are pixels' middles, at which pictures have two slopes.
+def moved(model, seed):
+    with seeded(seed + 100), torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn_like(p))
+    return model
+
+
+def train(kind, steps=2, count=2, augment=False, **options):
+    if kind == "spread":
+        options |= {"kl_per": "dataset", "samples": 2}
+    config = replace(FIFTY, epochs=1, steps=steps, drop_last=True, **options)
+    members = []
+    for i in range(count):
+        extra = Augment(Similarity(), 0.1 * (i + 1), fill=0.2) if augment else None
+        own = replace(config, seed=i, kl_weight=1e-2 * (i + 1), lr=1e-3 * (i + 1))
+        members.append(Member(moved(network(kind, i), i), data(kind, i), None, own, extra))
+    runs = fit_fleet(members, progress=False)
+    assert [run.steps for run in runs] == [steps] * count
+    return [weights(run.model) for run in runs], [run.history[-1]["loss"] for run in runs]
+
+
+KINDS = ("student", "gaussian", "point", "frozen", "cnn", "pooled", "sums", "spread", "hidden", "window", "starts")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_as_one_kernel_is_the_same_step(kind, here):
+    here_found, losses = train(kind)
+    assert all(lane.kernel is not None for lane in here), "it was not tried"
+    with kernels.reference():
+        here.clear()
+        found, wanted = train(kind)
+    assert all(lane.kernel is None for lane in here)
+    assert losses == pytest.approx(wanted, rel=1e-4)
+    for a, b in zip(here_found, found, strict=True):
+        close(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"optimizer": "adamw", "weight_decay": 0.1, "clip": 0.5},
+        {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+        {"optimizer": "sgd", "momentum": 0.0, "clip": 0.1},
+        {"kl_per": "input", "samples": 3},
+        {"bound": "iw", "samples": 2},
+    ],
+)
+def test_whatever_the_settings(how, here):
+    here_found, losses = train("student", 3, **how)
+    assert all(lane.kernel is not None for lane in here)
+    with kernels.reference():
+        found, wanted = train("student", 3, **how)
+    assert losses == pytest.approx(wanted, rel=1e-4)
+    for a, b in zip(here_found, found, strict=True):
+        close(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "pooled"])
+def test_augmented_each_by_its_own(kind, here):
+    here_found, _ = train(kind, augment=True)
+    assert all(lane.kernel is not None for lane in here)
+    with kernels.reference():
+        found, _ = train(kind, augment=True)
+    for a, b in zip(here_found, found, strict=True):
+        close(a, b, atol=2e-5)
+
+
+def test_a_network_that_diverges_keeps_its_last_good_numbers(here):
+    """Batch statistics, too; the others do not notice."""
+
+    def run():
+        configs = [replace(FIFTY, epochs=1, seed=i, kl_weight=w) for i, w in enumerate((1e-2, 3e38, 1e-2))]
+        members = [Member(make_model(i), make_data(seed=i), None, config) for i, config in enumerate(configs)]
+        runs = fit_fleet(members, progress=False)
+        assert [run.failure is None for run in runs] == [True, False, True]
+        return [weights(run.model) for run in runs]
+
+    found = run()
+    assert all(lane.kernel is not None for lane in here)
+    assert_same(found[1], weights(make_model(1)))
+    with kernels.reference():
+        wanted = run()
+    for n in (0, 2):
+        close(found[n], wanted[n], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["diffeomorphic", "large"])
+def test_what_has_no_kernel_trains_as_other_fleets_do(kind, here, monkeypatch):
+    if kind == "large":
+        monkeypatch.setattr(resident, "PRODUCTS", 1000)
+    network = made(0, "cnn" if kind == "large" else kind)
+    fit_fleet([Member(network, make_data(), None, replace(FIFTY, epochs=1))], progress=False)
+    assert here
+    assert all(lane.kernel is None for lane in here)
+
+
+def test_a_kernel_that_fails_costs_speed_alone(here, monkeypatch):
+    def refuse(text, shared):
+        raise RuntimeError("no such thing")
+
+    with kernels.reference():
+        wanted, _ = train("cnn")
+    monkeypatch.setattr(kernel, "compiled", refuse)
+    with pytest.warns(UserWarning, match="without a kernel of its own, which failed: no such thing"):
+        found, _ = train("cnn")
+    for a, b in zip(found, wanted, strict=True):
+        close(a, b, atol=2e-5)
+
+
+def test_a_kernel_that_does_not_do_what_torch_does_is_not_used(here, monkeypatch):
+    with kernels.reference():
+        wanted, _ = train("cnn")
+    monkeypatch.setattr(kernel.Kernel, "__call__", lambda self: None)
+    with pytest.warns(UserWarning, match="without a kernel of its own, whose losses are not torch's"):
+        found, _ = train("cnn")
+    for a, b in zip(found, wanted, strict=True):
+        close(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("sums", lambda x: x * 1.05, "whose losses are not torch's"),
+        (
+            "slots",
+            lambda x: x * torch.tensor([1.5, 1.5, 9.0]),
+            "whose gradients or statistics are 0.5 times themselves",
+        ),
+        ("still", lambda x: x + 1, "whose gradients or statistics are"),
+        ("still", lambda x: x * math.nan, "whose gradients or statistics are nan times themselves"),
+        ("alive", lambda x: torch.tensor([False, True]), "which finds other networks to diverge than torch does"),
+        ("sums", lambda x: x * 1.001, ""),
+        ("slots", lambda x: x * torch.tensor([1.01, 1.01, 9.0]), ""),  # the last is a localizer's
+    ],
+)
+def test_steps_are_alike_or_not(name, change, words):
+    """One network of two has diverged: its numbers do not matter."""
+    alone = torch.tensor([[1.0], [math.nan]])
+    kinds = {"weights": 3, "sums": 2, "slots": 3, "still": 2}
+    made = {kind: (torch.randn(2, n) + 3) * alone for kind, n in kinds.items()}
+    wanted = State(
+        made["weights"], {"first": made["slots"]}, {"mean": made["still"]}, torch.tensor([True, False]), made["sums"]
+    )
+    found = wanted.clone()
+    value = getattr(found, name)
+    for each in value.values() if isinstance(value, dict) else [value]:
+        each.copy_(change(each))
+    said = resident.unlike(found, wanted, torch.tensor([True, True, False]))
+    assert said.startswith(words)
+    assert bool(said) is bool(words)
+
+
+def test_networks_with_weights_of_their_own_and_settings_share_a_kernel(here):
+    texts = []
+    for count, decay in ((1, 0.0), (3, 0.1)):
+        here.clear()
+        train("pooled", count=count, weight_decay=decay)
+        texts.append(here[0].kernel.text.source)
+    assert texts[0] == texts[1]
+
+
+# The parts of it.
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
+def test_a_place_in_an_array_and_in_a_row_are_the_same(shape, data):
+    writer = Writer()
+    total = math.prod(shape)
+    parts = split(writer, writer.argument("i", total), shape)
+    assert Place(tuple(shape), parts).row() == Index.of("i") if total > 1 else True
+    i = data.draw(st.integers(0, total - 1))
+    known = {"i": i}
+    for line in writer.lines:  # const auto v1 = int(unsigned(i) / 3u);
+        name, _, text = line.strip().removeprefix("const auto ").removesuffix(";").partition(" = ")
+        known[name] = eval(text.replace("u)", ")").replace("unsigned", "").replace("/", "//"), {"int": int}, known)
+    found = [sum(known[name] * factor for name, factor in part.terms) + part.constant for part in parts]
+    assert found == [int(n) for n in torch.unravel_index(torch.tensor(i), tuple(shape))]
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 9), st.integers(0, 9)), max_size=12), st.integers(0, 500))
+def test_scratch_memory_is_used_again_but_not_at_once(pieces, shared):
+    scratch = Scratch()
+    for size, a, b in pieces:
+        n = scratch.new(size)
+        scratch.first[n], scratch.last[n] = min(a, b), max(a, b)
+    begins, here, there = scratch.laid_out(shared)
+    assert here <= shared
+    spans = {}
+    for n, text in begins.items():
+        arena, _, at = text.partition(" + ")
+        spans[n] = arena, int(at), int(at) + scratch.sizes[n]
+        assert spans[n][2] <= (here if arena == "H" else there)
+    for a in spans:
+        for b in spans:
+            together = scratch.first[a] <= scratch.last[b] and scratch.first[b] <= scratch.last[a]
+            if a < b and together and spans[a][0] == spans[b][0]:
+                assert spans[a][2] <= spans[b][1] or spans[b][2] <= spans[a][1]
+
+
+@given(st.integers(1, 400), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([1, 4]))
+def test_products_are_cut_within_what_a_warp_can_hold(rows, columns, depth, rights):
+    down, across, pieces = _cut(rows, columns, depth, rights, 1, 1)
+    assert down in (1, 2)
+    assert across * rights <= max(MOST, rights)
+    assert 1 <= pieces <= (WARPS if rights == 1 else 1)
+    assert pieces == 1 or -(-depth // 8) >= 4 * pieces
+
+
+def test_strides_are_those_of_torch():
+    assert strides((2, 3, 4)) == torch.empty(2, 3, 4).stride()
+
+
+@pytest.mark.parametrize(
+    ("major", "hip", "bytes", "numbers"),
+    [(9, None, 232_448, 57_344), (8, None, 101_376, 25_088), (7, None, 98_304, 0), (9, "6.0", 65_536, 0)],
+)
+def test_a_kernel_shares_what_memory_there_is(major, hip, bytes, numbers, monkeypatch):
+    """Graphics cards have less of it than servers', older ones other tensor cores."""
+    properties = SimpleNamespace(major=major, shared_memory_per_block_optin=bytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert kernel.shared_memory(torch.device("cuda")) == numbers
+    assert 4 * numbers < bytes
+
+
+@pytest.mark.parametrize("shared", [57_344, 1000, 0])
+def test_with_less_shared_memory_it_is_the_same_step(shared, here, monkeypatch):
+    monkeypatch.setattr(resident, "shared_memory", lambda device: shared or 32)
+    found, _ = train("hidden")
+    assert here[0].kernel.text.shared <= max(shared, 32)
+    assert (here[0].kernel.text.room == 0) is (shared == 57_344)
+    with kernels.reference():
+        wanted, _ = train("hidden")
+    for a, b in zip(found, wanted, strict=True):
+        close(a, b, atol=2e-5)
+
+
+def test_threads_that_do_not_wait_for_one_another_are_noticed(here, monkeypatch):
+    monkeypatch.setattr(Writer, "barrier", lambda writer: writer.passed())
+    with pytest.warns(UserWarning, match="threads would get in each other's way"):
+        train("pooled", 1)
+
+
+def test_a_kernel_compiles_for_a_gpu(here, tmp_path):
+    """As far as can be told without one: by NVIDIA's compiler, where there is one."""
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("no nvcc: kernels are not compiled for a GPU")
+    train("hidden", 1)
+    file = tmp_path / "step.cu"
+    file.write_text(kernel.source(here[0].kernel.text.source.replace("reading(", "(").replace("writing(", "(")))
+    for card in ("sm_80", "sm_90"):
+        command = [compiler, f"-arch={card}", "-std=c++17", "-ptx", "-o", str(tmp_path / "step.ptx"), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:3000]
+        assert "mma.sync" in (tmp_path / "step.ptx").read_text()
