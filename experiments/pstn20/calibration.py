@@ -13,12 +13,12 @@ SHOWN = (0.01, 0.05, 0.1, 0.2, 0.4)
 def pstn(scale: float) -> Experiment:
     """The P-STN of Table 1 with one prior."""
     label = f"P-STN, σp = {scale:g}"
-    changes = {"label": label, "line": label, "grid": {"prior_scale": (scale,)}, "paper": {}}
+    changes = {"label": label, "line": label, "grid": {"prior_scale": (scale,)}, "paper": {}, "further": 0}
     changes["tags"] = {"σp": scale, "model": "P-STN"}
     return replace(TABLE1.row("pstn-100"), name=f"pstn-{scale:g}", **changes)
 
 
-PLAIN = [replace(TABLE1.row(f"{name}-100"), paper={}) for name in ("cnn", "stn")]
+PLAIN = [replace(TABLE1.row(f"{name}-100"), paper={}, further=0) for name in ("cnn", "stn")]
 TABLE = Table(
     "pstn20/calibration",
     "P-STN 2020, Figures 5 and 6: calibration, n = 100",

@@ -5,6 +5,7 @@ from dataclasses import replace
 from experiments.mnist import (
     COPIES,
     FOURTH_WEIGHT,
+    FURTHER_NOTE,
     LEARNED,
     PREPRINT,
     SCALES,
@@ -111,5 +112,5 @@ TABLE = Table(
     "transformation brings in from outside is background (in the authors' code grey: zeros, of normalised digits). All "
     "10,000 test digits (the paper's loader drops 16); ECE with 15 bins (the paper does not name its number). ECE by "
     "chance: what networks would have on these digits if their confidences were exactly right; an ECE that is no "
-    "larger says that no miscalibration is seen.",
+    "larger says that no miscalibration is seen." + FURTHER_NOTE,
 )  # fmt: skip

@@ -61,12 +61,19 @@ def fingerprint(data: Any) -> dict[str, Any] | None:
     return {"name": getattr(data, "name", None), "shape": list(data.x.shape), "crc32": f"{crc:08x}"}
 
 
-def _commit() -> str | None:
+def _commit(here: Path = Path(__file__).parent) -> str | None:
+    """The commit of the code, ``-dirty`` where it has been changed since; results that it has written are no change."""
     if given := os.environ.get("PSTN_COMMIT"):  # a copy of the files without their history
         return given
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+
+    written = (":(top,exclude)results", ":(top,exclude)benchmarks/results", ":(top,exclude)docs/results")
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True)
+        commit = git("rev-parse", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *written)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return f"{commit}-dirty" if changed else commit
