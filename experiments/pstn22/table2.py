@@ -95,6 +95,7 @@ TABLE = Table(
     [row for n in SIZES for row in rows(n)],
     claims=[
         *(Claim(f"P-STN beats {a} at n = {n}", f"pstn-{n}", f"{b}-{n}") for n in SIZES[1:4] for a, b in OTHERS.items()),
+        *(Claim(f"P-STN at the paper's w beats CNN at n = {n}", f"pstn-given-{n}", f"cnn-{n}") for n in SIZES[1:4]),
         *(Claim(f"learned spread beats {words} at n = {n}{end}", f"{a}-{n}", f"{b}-{n}", *how)
           for a, b, words in RIVALS
           for n in SIZES for end, how in (("", ()), (", NLL", ("nll", False)), (", ECE", ("ece", False)))),
