@@ -74,7 +74,7 @@ TABLE = Table(
 folder = Path(tempfile.mkdtemp())
 run(TABLE, device="cpu", runs=folder / "runs", results=folder / "results")
 
-# %% Paper against ours, with Welch's test for every claim.
+# %% Paper against ours, with a test for every claim.
 
 comparison = compare(TABLE, results=folder / "results")
 for table in comparison.tables():

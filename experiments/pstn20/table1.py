@@ -1,7 +1,9 @@
 """P-STN 2020 (preprint), Table 1 and Figure 4: similarities and diffeomorphisms on small subsets of MNIST."""
 
 from experiments.mnist import (
+    FURTHER,
     FURTHER_NOTE,
+    FURTHER_OPEN,
     PREPRINT,
     SCALES,
     SIZES,
@@ -32,7 +34,8 @@ def rows(n: int) -> list[Experiment]:
 
     def known(label: str) -> dict:
         mean, deviation = (values[SIZES.index(n)] / 10_000 for values in PAPER[label])
-        return {"train": PREPRINT, "paper": {"accuracy": (mean, deviation)}, "of": label}
+        further = {10: FURTHER_OPEN[10], 30: FURTHER_OPEN[30], 100: FURTHER, 3000: FURTHER_OPEN[3000]}.get(n, 0)
+        return {"train": PREPRINT, "of": label, "paper": {"accuracy": (mean, deviation)}, "further": further}
 
     jitter = {"train": PREPRINT, "column": "extra", "augment": augment}
     diffeo, tuned = "diffeomorphic P-STN", {"column": "best"}

@@ -5,7 +5,9 @@ from dataclasses import replace
 from experiments.mnist import (
     COPIES,
     FOURTH_WEIGHT,
+    FURTHER,
     FURTHER_NOTE,
+    FURTHER_OPEN,
     LEARNED,
     PREPRINT,
     SCALES,
@@ -50,19 +52,21 @@ def paper(model: str, n: int) -> dict[str, tuple[float, float]]:
 
 def rows(n: int) -> list[Experiment]:
     """The rows of n digits."""
+    more = {"further": FURTHER if n <= 1000 else 0}
+    most = {"further": FURTHER_OPEN[n]} if n == 1000 else more
     best = {"of": "P-STN", "column": "best", "paper": paper("P-STN", n)}
     jitter = {"column": "extra", "augment": augment, "grid": {"sigma": SIGMAS}}
     tuned = {"column": "extra", "train": PREPRINT, "grid": {"prior_scale": SCALES}}
     made = [
-        row(n, "cnn", "CNN", cnn, paper=paper("CNN", n)),
-        row(n, "stn-fair", "STN", stn, paper=paper("STN", n)),
+        row(n, "cnn", "CNN", cnn, paper=paper("CNN", n), **most),
+        row(n, "stn-fair", "STN", stn, paper=paper("STN", n), **more),
         row(n, "stn", "STN, lr 1e-4", stn, train=replace(TRAIN, lr=1e-4), of="STN", column="best",
-            paper=paper("STN", n)),
-        row(n, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper("P-STN", n)),
+            paper=paper("STN", n), **more),
+        row(n, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper("P-STN", n), **most),
         row(n, "pstn-accurate", "P-STN, the most accurate w", pstn, grid={"kl_weight": W_GRID}, column="extra",
             select=("accuracy", "max"), paper=paper("P-STN", n)),
         row(n, "pstn-given", "P-STN, the paper's w", pstn, grid={"kl_weight": (W[n],)}, column="extra",
-            paper=paper("P-STN", n)),
+            paper=paper("P-STN", n), **most),
         row(n, "fourth", "P-STN, learned spread, batch norm, fourth root", normed,
             train=normed_train(n, FOURTH_WEIGHT * n**0.25), **best),
         row(n, "normed-augment", "CNN, batch norm + affine augmentation, cosine, 4 copies", normed, column="extra",

@@ -20,8 +20,8 @@ from pstn.stn import STN
 from pstn.train import Member, Run, Train, load, load_model, save, seeded
 from pstn.train.checkpoint import write
 
-#: The KL weight of the learned spread and the warps drawn for each digit, the same for every data set.
-LEARNED, COPIES = 18.0, 4
+#: The KL weight of the learned spread, which other validation digits chose, and the warps drawn for each digit.
+LEARNED, COPIES = 9.0, 4
 
 
 @dataclass(frozen=True)

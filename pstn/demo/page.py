@@ -195,6 +195,8 @@ def _settings(page: Page, results: Mapping[str, Any]) -> None:
             "step",
             "STN, P-STN": "10 and 20 filters, 50 hidden units; localizers of 12 and 18 (STN) or 8 and 14 filters "
             "(P-STN); similarity transformations with exponential scale",
+            "learned spread": "three convolutions of 12, 24 and 36 filters with batch normalisation, 50 hidden units; "
+            "affine transformations, four of each digit and step",
             "posterior": "Student-t with two degrees of freedom (α = 1, β₀ = 1), one precision a dimension, KL "
             f"averaged over dimensions; 1 draw in training, {settings['samples']} in prediction",
             "time": f"{seconds['wall']:.0f} s for this command, many networks at once in each of {settings['workers']} "

@@ -28,6 +28,7 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
     tables = [find(id, settings.experiments) for id in _ids(settings.tables, settings.experiments)]
     if settings.list:
         console.print(listing(tables, settings.results).rich())
+        console.print("\n".join(remarks(tables)), markup=False, highlight=False, soft_wrap=True)
         return
     if settings.ray and settings.ray[0] in names(settings.experiments):
         raise MissingTable(f"--ray has the address {settings.ray[0]!r}, which is a table: name tables before --ray")
@@ -69,11 +70,20 @@ def listing(tables: Sequence[Table], results: Path) -> Shown:
         state += f" ({len(lacking)} rows need data)" if lacking and state != "needs data" else ""
         # By recipe, as the page has them: a network that rows have in common is recorded under the name of one.
         done = f"{len(compare(table, results=results).results)}/{len(table.rows)}"
-        lacks = dict.fromkeys(what for row in lacking if (what := row.lacks))
-        stands = dict.fromkeys(row.stand_in for row in table.rows if row.stand_in)
-        rows.append([table.id, table.title, state, done, "; ".join((*lacks, *stands)) or None])
-    headings = ("what", "state", "rows measured", "remarks")
+        rows.append([table.id, table.title, state, done])
+    headings = ("what", "state", "rows measured")
     return Shown([Column("table", "left", whole=True), *(Column(name, "left") for name in headings)], rows)
+
+
+def remarks(tables: Sequence[Table]) -> list[str]:
+    """What tables lack and what stands in for something else, each said once, with the tables that it is said of."""
+    said: dict[str, list[str]] = {}
+    for table in tables:
+        lacks = dict.fromkeys(f"needs {what}" for row in table.rows if (what := row.lacks))
+        stands = dict.fromkeys(f"stand-in: {row.stand_in}" for row in table.rows if row.stand_in)
+        for words in (*lacks, *stands):
+            said.setdefault(words, []).append(table.id)
+    return [f"{', '.join(ids)}: {words}" for words, ids in said.items()]
 
 
 def _ids(wanted: Sequence[str], root: Path | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from pstn.experiment.engine import results_path
 from pstn.experiment.network import plain, recipe
 from pstn.experiment.results import Record, Results
 from pstn.experiment.row import Experiment, Setting, words
-from pstn.experiment.student import Welch, paired, welch
+from pstn.experiment.student import Welch, paired, welch, within_deviation
 from pstn.experiment.table import Claim
 from pstn.experiment.table import Table as Rows
 from pstn.metrics import Reliability
@@ -165,50 +166,80 @@ class Comparison:
         rows: list[list[Cell]] = []
         for claim in self.table.claims:
             found, test = self.tested(claim)
-            numbers = None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
+            numbers = [_numbers(each(claim)) for each in (self.apart, self.by_fold)]
+            decides = None if test is None else "pairs" if self.shares(claim) else "Welch"
             if found == "confirmed" and claim.control is not None:
                 fair, control = self.tested(replace(claim, better=claim.control[0], than=claim.control[1]))
                 if control is not None:
-                    numbers = f"{numbers}; control: t = {control.t:.2f}, {_chance(control)}"
+                    which = int(decides == "pairs")
+                    numbers[which] = f"{numbers[which]}; control: {_numbers(control)}"
                     found = found if fair == "confirmed" else f"confounded: {fair} where nothing else differs"
-            rows.append([claim.words, found, numbers, self.by_fold(claim), self.folds(claim)])
-        columns = ("claim", "here", "Welch's test", "paired by fold", "folds")
-        return Table([Column(name, "left") for name in columns], rows)
+            rows.append([claim.words, found, decides, *numbers, self.folds(claim)])
+        columns = ("claim", "here", "by", "Welch's test", "paired by fold", "folds")
+        note = (
+            "Pairs decide where both rows learned from the same examples in each fold, and from others in another: "
+            "such folds differ by what is in them. Welch's test decides elsewhere."
+        )
+        return Table([Column(name, "left") for name in columns], rows, note=note)
 
-    def by_fold(self, claim: Claim) -> str | None:
-        """The test of a claim by the differences of each fold, in words; None where folds are not shared."""
-        if not {claim.better, claim.than} <= self.by_name.keys():
+    def apart(self, claim: Claim) -> Welch | None:
+        """Welch's test of a claim."""
+        if not self._rows(claim):
             return None
-        a, b = (self.by_name[name] for name in (claim.better, claim.than))
-        if [one["fold"] for one in a.tested] != [one["fold"] for one in b.tested]:
-            return None
-        values = a.values(claim.metric, a.tested), b.values(claim.metric, b.tested)
-        test = paired(*values) if len(values[0]) == len(values[1]) else None
-        return None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
+        a, b = (Measured(result.values(claim.metric, result.tested)) for result in self._rows(claim))
+        return welch(a.mean, a.deviation, len(a.values), b.mean, b.deviation, len(b.values))
+
+    def by_fold(self, claim: Claim) -> Welch | None:
+        """The test of a claim by the differences of each fold that both rows have."""
+        values = [
+            [result.values(claim.metric, [one]) for one in records]
+            for result, records in zip(self._rows(claim), self._common(claim), strict=False)
+        ]
+        scores = [(a[0], b[0]) for a, b in zip(*values, strict=True) if a and b] if values else []
+        return paired(*zip(*scores, strict=True)) if scores else None
+
+    def shares(self, claim: Claim) -> bool:
+        """Whether the two rows learn from the same examples in each of their folds, which differ from fold to fold."""
+        records = self._common(claim)
+        if not records or len(records[0]) < min(len(result.tested) for result in self._rows(claim)):
+            return False
+        learned = [[json.dumps(one.get("data", [None])[0]) for one in each] for each in records]
+        return learned[0] == learned[1] and len(set(learned[0])) == len(learned[0]) > 1
 
     def folds(self, claim: Claim) -> str | None:
         """How many folds a claim is tested by, of either row where they differ."""
-        if not {claim.better, claim.than} <= self.by_name.keys():
-            return None
-        counts = dict.fromkeys(len(self.by_name[name].tested) for name in (claim.better, claim.than))
-        return " and ".join(map(str, counts))
+        counts = dict.fromkeys(len(result.tested) for result in self._rows(claim))
+        return " and ".join(map(str, counts)) or None
 
     def tested(self, claim: Claim) -> tuple[str, Welch | None]:
-        """Whether a claim is confirmed, refuted or left open, and the test."""
-        if not {claim.better, claim.than} <= self.by_name.keys():
+        """Whether a claim is confirmed, refuted or left open, and the test that decides."""
+        both, shares = self._rows(claim), self.shares(claim)
+        if not both:
             return "not run", None
-        both = (self.by_name[name] for name in (claim.better, claim.than))
-        a, b = (Measured(result.values(claim.metric, result.tested)) for result in both)
-        test = welch(a.mean, a.deviation, len(a.values), b.mean, b.deviation, len(b.values))
-        ahead = (a.mean > b.mean) == claim.more and a.mean != b.mean
+        test = self.by_fold(claim) if shares else self.apart(claim)
+        records = self._common(claim) if shares else [result.tested for result in both]
+        scores = [result.values(claim.metric, each) for result, each in zip(both, records, strict=True)]
+        a, b = (Measured(each).mean for each in scores)
+        ahead = (a > b) == claim.more and a != b
         if test is None or test.p > LEVEL:
             return f"open ({'ahead' if ahead else 'not ahead'} by the means)", test
         return "confirmed" if ahead else "refuted", test
+
+    def _rows(self, claim: Claim) -> list[Result]:
+        """What was measured of the two rows of a claim; nothing unless it was of both."""
+        names = (claim.better, claim.than)
+        return [self.by_name[name] for name in names] if {*names} <= self.by_name.keys() else []
+
+    def _common(self, claim: Claim) -> list[list[Record]]:
+        """The records of the folds that both rows of a claim have, in their order."""
+        each = [{one["fold"]: one for one in result.tested} for result in self._rows(claim)]
+        return [[one[fold] for fold in each[0] if fold in each[1]] for one in each] if each else []
 
     def sentences(self) -> list[str]:
         """The comparison in words."""
         metric = self.table.metrics[0]
         near = alike = total = 0
+        expected = 0.0
         for result in self.results:
             if result.row.column == "published" and metric in result.row.paper and result.values(metric):
                 mean, deviation = result.row.paper[metric]
@@ -216,13 +247,15 @@ class Comparison:
                     continue
                 total += 1
                 near += abs(Measured(result.values(metric)).mean - mean) <= deviation
+                expected += within_deviation(max(result.row.folds, 2), len(result.values(metric)))
                 test = result.against_paper(metric)
                 alike += test is not None and test.p > LEVEL
         said = [f"{len(self.results)} of {len(self.table.rows)} rows are measured."]
         if total and not self.table.slice:
             said.append(
-                f"{near} of {total} rows as published are within one deviation of the paper's mean, and {alike} do not "
-                f"differ from it by Welch's test (p > {LEVEL})."
+                f"{near} of {total} rows as published are within one deviation of the paper's mean (if the paper's own "
+                f"runs were repeated, about {expected:.0f} would be), and {alike} do not differ from it by Welch's "
+                f"test (p > {LEVEL})."
             )
         said += sorted({row.stand_in for row in self.table.rows if row.stand_in})
         said += dict.fromkeys(f"{row.label}: {row.note}" for row in self.table.rows if row.note)
@@ -272,6 +305,10 @@ def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
 def shown(metric: str) -> tuple[str, float, int]:
     """A score's name in words, the factor to show it by, and its digits."""
     return SHOWN.get(metric, (metric, 1.0, 3))
+
+
+def _numbers(test: Welch | None) -> str | None:
+    return None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
 
 
 def _chance(test: Welch | None) -> str | None:

@@ -11,6 +11,7 @@ from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from pstn.experiment.results import Record
@@ -102,7 +103,8 @@ class Network:
         """Measure a trained network on the validation data and keep it; its record."""
         split = _split(self.row.data, self.fold)
         validation = {}
-        if run.failure is None and split.validation is not None:
+        # of further folds nothing is chosen by
+        if run.failure is None and split.validation is not None and self.fold < self.row.folds:
             found = self.measure(run.model, split.validation)
             validation = {name: value for name, value in found.items() if not isinstance(value, list)}
         record = {
@@ -188,7 +190,7 @@ def _anywhere(text: str) -> str:
 @cache
 def _outline(row: Experiment, setting: str) -> list[Any]:
     """The kinds of a network's parts and the shapes of its parameters."""
-    model = _blank(row, original(row, setting))
+    model = _hollow(row, original(row, setting))
     return [
         [type(module).__name__ for module in _parts(model)],
         [tuple(parameter.shape) for parameter in model.parameters()],
@@ -211,9 +213,9 @@ def _model(row: Experiment, setting: str) -> str:
     try:
         found = _WORDS.get(key)
     except TypeError:  # an argument without a hash
-        return _describe(_blank(row, chosen))
+        return _describe(_hollow(row, chosen))
     if found is None:
-        found = _WORDS[key] = _describe(_blank(row, chosen))
+        found = _WORDS[key] = _describe(_hollow(row, chosen))
     return found
 
 
@@ -233,6 +235,15 @@ def original(row: Experiment, setting: str) -> Setting:
 def _blank(row: Experiment, setting: Setting) -> nn.Module:
     with seeded(0):
         return row.build(setting, None if row.needs is None else _blank(row.needs, row.needs.settings()[0]))
+
+
+def _hollow(row: Experiment, setting: Setting) -> nn.Module:
+    """A network to be described, without numbers in it, which take most of the time to make, if it can be had so."""
+    try:
+        with torch.device("meta"):
+            return _blank(row, setting)
+    except Exception:  # by whatever needs a number to go on
+        return _blank(row, setting)
 
 
 def _describe(module: nn.Module | None) -> str:

@@ -79,6 +79,21 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Welch | None:
     return Welch(t, freedom, two_sided(t, freedom))
 
 
+def within_deviation(first: int, second: int) -> float:
+    r"""How probable it is that a second sample's mean is within the first's deviation of its mean, if both are of one
+    normal distribution: :math:`P(|t| \le (1/n_1 + 1/n_2)^{-1/2})` with :math:`n_1 - 1` degrees of freedom.
+
+    Arguments:
+        first: The size of the first sample, at least two.
+        second: The size of the second.
+
+    Example:
+        >>> round(within_deviation(5, 5), 3)  # so many of the cells of a table, if it is repeated as it was
+        0.811
+    """
+    return 1 - two_sided((1 / first + 1 / second) ** -0.5, first - 1)
+
+
 def two_sided(t: float, freedom: float) -> float:
     r"""The probability that a Student-t of ν degrees of freedom is beyond ±t: :math:`I_{\nu/(\nu + t^2)}(\nu/2, 1/2)`.
 

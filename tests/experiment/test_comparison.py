@@ -63,16 +63,21 @@ def test_a_figure_that_has_nothing_to_draw_is_left_out(table, done):
     assert not old.exists()
 
 
+def measured(table, name, values, examples=None):
+    """A row of so many folds, which learned from some examples each."""
+    records = [{"fold": fold, "test": {"accuracy": value}} for fold, value in enumerate(values)]
+    for record, seen in zip(records, examples or (), strict=False):
+        record["data"] = [{"crc32": seen}]
+    return Result(table.row(name), {}, records, [])
+
+
 @pytest.mark.parametrize(
     ("ours", "more", "verdict"),
     [((0.9, 0.91), True, "confirmed"), ((0.9, 0.91), False, "refuted"), ((0.5, 0.51), True, "refuted"),
      ((0.5, 0.95), True, "open (ahead by the means)"), ((0.6, 0.78), True, "open (not ahead by the means)")],
 )  # fmt: skip
 def test_a_claim_is_confirmed_refuted_or_open(table, ours, more, verdict):
-    def result(name, values):
-        return Result(table.row(name), {}, [{"test": {"accuracy": value}} for value in values], [])
-
-    comparison = Comparison(table, [result("pstn", ours), result("cnn", (0.7, 0.705))])
+    comparison = Comparison(table, [measured(table, "pstn", ours), measured(table, "cnn", (0.7, 0.705))])
     found, test = comparison.tested(Claim("", "pstn", "cnn", more=more))
     assert found == verdict
     assert (test.p < 0.05) == (not found.startswith("open"))
@@ -86,15 +91,32 @@ def test_a_slice_is_not_held_against_the_paper(table, done):
     assert not cut.claims
 
 
+def test_folds_of_different_examples_are_compared_in_pairs(table):
+    """Some folds are hard for both rows: the mean differs little by that, and each fold clearly."""
+    ours, theirs, claim = (0.52, 0.71, 0.93), (0.5, 0.7, 0.9), Claim("", "pstn", "cnn")
+    welch, pairs = "open (ahead by the means)", "confirmed"
+
+    def verdict(one, other, ours=ours):
+        both = [measured(table, "pstn", ours, one), measured(table, "cnn", theirs, other)]
+        comparison = Comparison(replace(table, claims=[claim]), both)
+        (row,) = comparison.claims().rows
+        assert row[1] == comparison.tested(claim)[0]
+        return row[1:3]
+
+    assert verdict("abc", "abc", (0.52, 0.72, 0.93)) == [pairs, "pairs"]
+    assert verdict("abc", "abd") == [welch, "Welch"], "they learned from others"
+    assert verdict("aaa", "aaa") == [welch, "Welch"], "folds are alike but for their seeds"
+    assert verdict(None, None) == [welch, "Welch"], "nobody knows"
+    assert verdict("abcd", "abc", (0.52, 0.72, 0.93, 0.1)) == [pairs, "pairs"], "of those folds that both have"
+
+
 def test_claims_are_tested_by_fold_where_folds_are_shared(table, done):
     comparison, claim = compare(table, results=done / "results"), table.claims[0]
     a, b = (comparison.by_name[name] for name in (claim.better, claim.than))
-    assert [one["fold"] for one in a.chosen] != [one["fold"] for one in b.chosen]
-    assert comparison.by_fold(claim) is None
-    shared = replace(a, chosen=a.chosen[: len(b.chosen)])
-    test = paired(shared.values(claim.metric), b.values(claim.metric))
-    assert Comparison(table, [shared, b]).by_fold(claim).startswith(f"t = {test.t:.2f}, p ")
-    assert Comparison(table, [shared]).by_fold(claim) is None
+    assert len(a.chosen) > len(b.chosen)
+    assert comparison.by_fold(claim) == paired(a.values(claim.metric)[: len(b.chosen)], b.values(claim.metric))
+    assert Comparison(table, [a]).by_fold(claim) is None
+    assert Comparison(table, [a]).folds(claim) is None
 
 
 def test_the_calibration_error_of_chance_comes_from_what_is_recorded(table):

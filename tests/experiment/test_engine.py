@@ -281,6 +281,7 @@ def test_further_folds_are_for_claims_alone(table, done):
     after = compare(more, results=done / "results")
     assert len(after.by_name["pstn"].every) - len(before.by_name["pstn"].every) == 1, "at one setting of four"
     assert [name for name, result in after.by_name.items() if result.further] == ["cnn", "pstn"]
+    assert [one["validation"] for one in after.by_name["pstn"].further] == [{}], "there is nothing left to choose"
     assert after.beside("accuracy").rows == before.beside("accuracy").rows
     assert after.by_name["pstn"].setting == before.by_name["pstn"].setting
     claim = table.claims[0]

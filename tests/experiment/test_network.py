@@ -11,7 +11,7 @@ from torch import nn
 from pstn import STN, Gaussian, Similarity, nets
 from pstn.data import Data
 from pstn.experiment import Experiment, classified
-from pstn.experiment.network import _describe, _model, plain
+from pstn.experiment.network import _blank, _describe, _hollow, _model, plain
 from pstn.train import Train
 
 
@@ -79,6 +79,22 @@ def test_rows_of_one_network_share_its_words_and_no_others():
         for needed in (first, replace(first, model=partial(layer, 5)))
     }
     assert len(found) == 2
+
+
+def test_a_network_is_described_without_its_numbers_where_none_is_needed():
+    """And with them where it cannot be made otherwise: in the same words."""
+
+    def counted():
+        width = int(torch.ones(3).sum())  # a number that a network is made by
+        return nn.Linear(width, 2)
+
+    for model, hollow in ((partial(nets.classifier, (1, 28, 28), 10), True), (counted, False)):
+        row = Experiment("a", "digits", model, Train())
+        found = _hollow(row, {})
+        assert all(p.is_meta for p in found.parameters()) is hollow
+        assert _describe(found) == _describe(_blank(row, {}))
+    with pytest.raises(ZeroDivisionError):
+        _hollow(Experiment("b", "digits", lambda: 1 / 0, Train()), {})
 
 
 def test_networks_that_are_sure_and_wrong_have_an_nll():

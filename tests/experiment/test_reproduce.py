@@ -9,7 +9,7 @@ import pytest
 
 from pstn.__main__ import main
 from pstn.experiment import Experiment, MissingTable, Results, Table, find, names, run
-from pstn.experiment.command import listing
+from pstn.experiment.command import listing, remarks
 from pstn.experiment.network import plain, recipe
 
 TRIALS = Path(__file__).parent / "trials"
@@ -67,6 +67,16 @@ def test_list_counts_the_rows_that_the_comparison_shows(table, tmp_path, monkeyp
     monkeypatch.setattr(type(row.data), "__call__", None)  # data is not needed
     shown = listing([Table("toy/both", "", [one, same, replace(longer, folds=3)])], tmp_path)
     assert shown.rows[0][3] == "2/3"
+
+
+def test_what_tables_lack_is_said_once(table):
+    lacking = [replace(row, missing=lambda: "a file from somewhere") for row in table.rows]
+    tables = [replace(table, id=f"toy/{name}", rows=lacking) for name in ("one", "two")]
+    other = replace(table, id="toy/three", rows=[replace(row, stand_in="seven for ten") for row in table.rows])
+    assert remarks([*tables, other, table]) == [
+        "toy/one, toy/two: needs a file from somewhere",
+        "toy/three: stand-in: seven for ten",
+    ]
 
 
 def test_a_finished_table_is_shown_and_rendered(capsys, done):

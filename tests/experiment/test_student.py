@@ -3,12 +3,13 @@
 import math
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from pstn.experiment.student import incomplete_beta, paired, two_sided, welch
+from pstn.experiment.student import incomplete_beta, paired, two_sided, welch, within_deviation
 
 POSITIVE = st.floats(0.05, 200)
 
@@ -52,6 +53,14 @@ def test_paired_is_scipys(pairs):
     test, known = paired(a, b), stats.ttest_rel(a, b)
     assert test.t == pytest.approx(known.statistic, rel=1e-6, abs=1e-9)
     assert test.p == pytest.approx(known.pvalue, rel=1e-5, abs=1e-300)
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (2, 3), (10, 5)])
+def test_means_of_repeats_are_within_a_deviation_as_often_as_that(sizes):
+    draws = np.random.default_rng(0).normal(size=(200_000, sum(sizes)))
+    first, second = draws[:, : sizes[0]], draws[:, sizes[0] :]
+    near = abs(first.mean(1) - second.mean(1)) <= first.std(1, ddof=1)
+    assert within_deviation(*sizes) == pytest.approx(near.mean(), abs=0.004)
 
 
 @pytest.mark.parametrize("pairs", [([1.0], [2.0]), ([1.0, 2.0], [0.0, 1.0]), ([1.0, math.nan], [0.0, 1.0])])

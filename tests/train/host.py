@@ -1,7 +1,9 @@
 """The kernel of a step on a CPU: the same text, by a C++ compiler, one network after the other, and watched.
 
-On a GPU the threads of a network go on side by side until they wait for one another. Here one goes after the other, and
-what would go well in this order alone is found by noting who has read and written what since they last waited.
+A network is either one thread, for which every loop is plain, or as many as it has on a GPU, with stand-ins for what
+their hardware does (threads.h). On a GPU threads go on side by side until they wait for one another. Here one goes
+after the other, and what would go well in this order alone is found by noting who has read and written what since they
+last waited; and whether that was where there is something to read and write.
 """
 
 import ctypes
@@ -9,46 +11,73 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from pstn.train.fleet.resident.kernel import source
+from pstn.train.fleet.resident.kernel import THREADS, source
 from pstn.train.fleet.resident.writer import Writer
 
-OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused")
+OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", "-Wno-unknown-pragmas")
+OPTIONS += ("-Wl,-Bsymbolic",)  # or the step would be that of an old function of the C library
 #: For every byte who wrote it last and who has read it, counted in items; and how many waits ago that was.
 WATCH = """
 #include <cstdint>
+#include <map>
 #include <unordered_map>
 struct Touch { long wait, item; };
 static std::unordered_map<uintptr_t, Touch> written, seen;
-static long waits = 1, item = 0, meetings = 0;
+static std::map<uintptr_t, uintptr_t> rooms;
+static long waits = 1, item = 0, meetings = 0, strays = 0;
 static bool met(const Touch& t) { return t.wait == waits && t.item != item; }
+static void inside(uintptr_t first, uintptr_t last) {
+  auto room = rooms.upper_bound(first);
+  strays += room == rooms.begin() || last > (--room)->second;
+}
 template <class T> static T& reading(T& x) {
-  for (unsigned n = 0; n < sizeof(T); ++n) {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(&x) + n;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(&x);
+  inside(first, first + sizeof(T));
+  for (uintptr_t at = first; at < first + sizeof(T); ++at) {
     meetings += met(written[at]);
     seen[at] = {waits, met(seen[at]) ? -1 : item};
   }
   return x;
 }
 template <class T> static T& writing(T& x) {
-  for (unsigned n = 0; n < sizeof(T); ++n) {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(&x) + n;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(&x);
+  inside(first, first + sizeof(T));
+  for (uintptr_t at = first; at < first + sizeof(T); ++at) {
     meetings += met(written[at]) || met(seen[at]);
     written[at] = {waits, item};
   }
   return x;
 }
+extern "C" void has_room(void* first, long bytes) {
+  rooms[reinterpret_cast<uintptr_t>(first)] = reinterpret_cast<uintptr_t>(first) + bytes;
+}
+extern "C" void no_room() { rooms.clear(); }
+extern "C" long met_others() { ++waits; const long found = meetings; meetings = 0; return found; }
+extern "C" long strayed() { const long found = strays; strays = 0; return found; }
 #define SYNC() ++waits
 #define ITEM() ++item
+#define ROOM(first, count) has_room(first, (count) * sizeof(*(first)))
 #define WRITES(first, count) for (int n = 0; n < (count); ++n) writing((first)[n])
 #define READS(first, count) for (int n = 0; n < (count); ++n) reading((first)[n])
-extern "C" long met_others() { ++waits; const long found = meetings; meetings = 0; return found; }
 """
+#: How a network's kernel is begun, given where its arguments are: by one thread, and by all.
+ARGUMENTS = """
+template <class... A, size_t... I>
+static void call(void (*function)(A...), void** given, std::index_sequence<I...>) {
+  function(*static_cast<A*>(given[I])...);
+}
+template <class... A>
+static void call(void (*function)(A...), void** given) { call(function, given, std::index_sequence_for<A...>()); }
+static void begin(void** given) { call(step, given); }
+"""
+ALONE = ARGUMENTS + 'extern "C" bool run(void** given) { begin(given); return true; }'
+TOGETHER = ARGUMENTS + 'extern "C" bool run(void** given) { return together(begin, given); }'
 
 
 def watch(monkeypatch):
@@ -67,11 +96,12 @@ def watch(monkeypatch):
 
 
 @cache
-def _library(text):
+def _library(text, threads):
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler: steps are not tried as kernels")
-    words = WATCH + source(text)
+    stand_in = f"#define THREADS {THREADS}\n{Path(__file__).with_name('threads.h').read_text()}" if threads else ""
+    words = f"{WATCH}#include <utility>\n{stand_in}{source(text)}{TOGETHER if threads else ALONE}"
     folder = Path(tempfile.gettempdir()) / f"pstn-host-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -79,18 +109,33 @@ def _library(text):
         file.write_text(words)
         done = subprocess.run([compiler, *OPTIONS, "-o", str(made), str(file)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:3000]
-        return ctypes.CDLL(str(made))
+        library = ctypes.CDLL(str(made))
+    library.run.restype = ctypes.c_bool
+    library.has_room.argtypes = (ctypes.c_void_p, ctypes.c_long)
+    return library
 
 
-def compiled(text, shared):
-    """What stands in for the compiler of a GPU."""
-    library = _library(text)
+def _compiled(text, shared, threads):
+    library = _library(text, threads)
 
     def run(grid, block, arguments, shared):
-        given = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int(a) for a in arguments]
+        library.no_room()
+        given = []
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                library.has_room(argument.data_ptr(), argument.numel() * argument.element_size())
+                given.append(ctypes.c_void_p(argument.data_ptr()))
+            else:
+                given.append(ctypes.c_int(argument))
+        places = (ctypes.c_void_p * len(given))(*(ctypes.addressof(each) for each in given))
         for network in range(grid[0]):
             library.network(network)
-            library.step(*given)
+            assert library.run(places), "threads wait for one another in vain"
+            assert library.strayed() == 0, "memory is read or written that is not there"
             assert library.met_others() == 0, "threads would get in each other's way"
 
     return run
+
+
+#: What stands in for the compiler of a GPU: a network by one thread, and by as many as it has there.
+alone, together = partial(_compiled, threads=False), partial(_compiled, threads=True)

@@ -29,7 +29,7 @@ from pstn.train.fleet.resident.writer import Scratch, Writer
 def here(monkeypatch, replayed):
     """As on a GPU, but that kernels are compiled for this machine; the lanes that were recorded."""
     host.watch(monkeypatch)
-    monkeypatch.setattr(kernel, "compiled", host.compiled)
+    monkeypatch.setattr(kernel, "compiled", host.alone)
     monkeypatch.setattr(kernels, "_DEVICES", frozenset({"cpu"}))
     monkeypatch.setattr(kernels, "_TRITON", False)  # all that is no step goes as ever
     return replayed()
@@ -114,8 +114,11 @@ def train(kind, steps=2, count=2, augment=False, **options):
 KINDS = ("student", "gaussian", "point", "frozen", "cnn", "pooled", "sums", "spread", "hidden", "window", "starts")
 
 
+@pytest.mark.parametrize("compiled", [host.alone, host.together], ids=["a thread", "all threads"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_as_one_kernel_is_the_same_step(kind, here):
+def test_a_step_as_one_kernel_is_the_same_step(kind, compiled, here, monkeypatch):
+    monkeypatch.setattr(kernel, "compiled", compiled)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # which tensor cores round to
     here_found, losses = train(kind)
     assert all(lane.kernel is not None for lane in here), "it was not tried"
     with kernels.reference():
@@ -125,6 +128,18 @@ def test_a_step_as_one_kernel_is_the_same_step(kind, here):
     assert losses == pytest.approx(wanted, rel=1e-4)
     for a, b in zip(here_found, found, strict=True):
         close(a, b, atol=2e-5)
+
+
+def test_factors_of_convolutions_are_rounded_where_torch_would(here, monkeypatch):
+    """And what comes of it is still taken for torch's step."""
+    monkeypatch.setattr(kernel, "compiled", host.together)
+    found = {}
+    for rounds in (False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", rounds)
+        found[rounds] = train("pooled", 1)
+    assert all(lane.kernel is not None for lane in here)
+    apart = abs(torch.tensor(found[True][1]) - torch.tensor(found[False][1])).max()
+    assert 1e-7 < apart < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
 // What the kernel of a step is written in: loops over entries, sums, and matrix products, by all threads of a block.
 //
-// A block is a network, alone with its multiprocessor. On a GPU, products are taken by tensor cores; without one (a C++
-// compiler), a block is a single thread and every loop is plain, which is how a step is tested where there is no GPU.
+// A block is a network, alone with its multiprocessor. On a GPU, products are taken by tensor cores. Without one (a C++
+// compiler), a block is a single thread and every loop is plain, or, where somebody stands in for threads
+// (MANY_THREADS), as many as on a GPU. This is how a step is tested where there is none.
 
 #ifdef __CUDACC__
+#define MANY_THREADS
 #define DEVICE __device__ __forceinline__
 #define SYNC() __syncthreads()
+#define ROOM(first, count)
+#define WRITES(first, count)
+#define READS(first, count)
 #define SHARED(type, name, count) extern __shared__ type name[]
 #undef INFINITY
 #undef NAN
@@ -17,10 +22,13 @@
 #ifndef SYNC  // whoever watches what is read and written gives these words a meaning
 #define SYNC()
 #define ITEM()
+#define ROOM(first, count)
 #define WRITES(first, count)
 #define READS(first, count)
 #endif
-#define SHARED(type, name, count) static type name[(count) + 1]
+#define SHARED(type, name, count) \
+  static type name[(count) + 1];  \
+  ROOM(name, count)
 #define __global__
 #define __launch_bounds__(threads)
 static struct { int x; } blockIdx;
@@ -53,7 +61,7 @@ struct All {
   static DEVICE float both(float a, float b) { return a * b; }
 };
 
-#ifdef __CUDACC__
+#ifdef MANY_THREADS
 
 constexpr int WARPS = THREADS / 32;
 
@@ -98,21 +106,28 @@ DEVICE void total(Get get, Put put) {
     }
   } else {  // all threads each
     __shared__ float parts[WARPS];
+    ROOM(parts, WARPS);
     for (int i = 0; i < KEPT; ++i) {
       float value = Way::none();
 #pragma unroll 4
       for (int j = threadIdx.x; j < GONE; j += THREADS) value = Way::both(value, get(i, j));
       value = across_warp<Way>(value);
-      __syncthreads();
-      if (!lane) parts[warp] = value;
-      __syncthreads();
+      SYNC();
+      if (!lane) {
+        WRITES(parts + warp, 1);
+        parts[warp] = value;
+      }
+      SYNC();
       if (!warp) {
+        if (lane < WARPS) READS(parts + lane, 1);
         value = across_warp<Way>(lane < WARPS ? parts[lane] : Way::none());
         if (!lane) put(i, value);
       }
     }
   }
 }
+
+#ifdef __CUDACC__
 
 DEVICE unsigned rounded(float x) {
   unsigned r;
@@ -121,10 +136,12 @@ DEVICE unsigned rounded(float x) {
 }
 
 DEVICE void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+
+#endif
 
 // A factor as tensor cores take it: rounded, and what is lost by that.
 template <int N, bool EXACT>
@@ -218,14 +235,21 @@ DEVICE void long_product(float* room, A a, B b, Put put) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int r = row + m * 16 + group + i / 2 * 8, c = column + n * 8 + member * 2 + i % 2;
-          if (r < ROWS && c < COLUMNS) room[(piece * ROWS + r) * COLUMNS + c] = sum[0][m][n][i];
+          if (r < ROWS && c < COLUMNS) {
+            const int place = (piece * ROWS + r) * COLUMNS + c;
+            WRITES(room + place, 1);
+            room[place] = sum[0][m][n][i];
+          }
         }
   }
-  __syncthreads();
+  SYNC();
   for (int i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) {
     Many<float, 1> found = {{0.0f}};
 #pragma unroll
-    for (int piece = 0; piece < PIECES; ++piece) found[0] += room[piece * ROWS * COLUMNS + i];
+    for (int piece = 0; piece < PIECES; ++piece) {
+      READS(room + piece * ROWS * COLUMNS + i, 1);
+      found[0] += room[piece * ROWS * COLUMNS + i];
+    }
     put(i / COLUMNS, i % COLUMNS, found);
   }
 }
