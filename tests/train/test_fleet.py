@@ -29,10 +29,12 @@ def same_history(a, b, tolerance=1e-3):
             assert one[key] == pytest.approx(other[key], rel=tolerance, abs=tolerance), key
 
 
-@pytest.fixture(params=[0, 10**9], ids=["recorded", "eager"], autouse=False)
+@pytest.fixture(params=[(0, 10**9), (10**9, 10**9), (0, 0)], ids=["recorded", "eager", "recorded, large"])
 def way(request, monkeypatch):
-    """A step is written down and performed from the notes, or done anew each time."""
-    monkeypatch.setattr("pstn.train.fleet.lane.PATIENCE", request.param)
+    """A step is written down and performed from the notes, or done anew each time; by all networks, or each in turn."""
+    patience, large = request.param
+    monkeypatch.setattr("pstn.train.fleet.lane.PATIENCE", patience)
+    monkeypatch.setattr("pstn.train.fleet.stack.LARGE", large)
 
 
 @pytest.mark.usefixtures("way")
@@ -86,6 +88,29 @@ def test_the_company_does_not_matter():
 
     several, one = run((2, 0, 1)), run((1,))
     close(several[1], one[1])
+
+
+def test_large_networks_take_their_steps_in_turn(monkeypatch):
+    """A CPU gains nothing by stacking them: they are what they are alone, to the last bit."""
+    batches = []
+    run = Stack.run
+    monkeypatch.setattr(
+        Stack, "run", lambda stack, weights, *rest: batches.append(len(weights)) or run(stack, weights, *rest)
+    )
+    data = make_data()
+
+    def trained(order):
+        batches.clear()
+        members = [Member(make_model(i), data, None, replace(CONFIG, seed=i)) for i in order]
+        return [weights(run.model) for run in fit_fleet(members, progress=False)]
+
+    stacked = trained((0, 1))
+    assert set(batches) == {2}, "dots of eight pixels are small"
+    monkeypatch.setattr("pstn.train.fleet.stack.LARGE", 1)
+    apart = trained((0, 1))
+    assert set(batches) == {1}
+    assert_same(apart[1], trained((1,))[0])
+    close(apart[1], stacked[1])
 
 
 def test_augmentations_may_differ_in_strength():

@@ -58,6 +58,9 @@ class Fleet:
         self.pool, self.starts = _pool([m.train for m in members], self.device)
         self.examples = len(members[0].train)
         self.per_epoch, self.total = config.per_epoch(self.examples), config.length(self.examples)
+        if self.device.type == "cpu" and len(members) > 1:
+            self.stack.unit.train()
+            self.stack.apart = self.stack.large(self.pool.x[: config.batch_size], self.pool.y[: config.batch_size])
         # Settings are worked out once for all members that share them: whatever a config says but for its seed.
         alike = [replace(c, seed=0) for c in self.configs]
         self.settings = list(dict.fromkeys(alike))
