@@ -125,4 +125,5 @@ TABLE = Table(
     "for all. The crops start side by side at half the canvas's height (in the code, at a quarter of it). A prior of "
     "0.1 around that start, as later versions of the code have it, charges 12.5 nats for the way to the edge. Crops of "
     "32 × 32: of the pixels that they show, and no more, before batch-normed branches; along a cosine.",
+    fleet=1,  # one of these networks is work enough for a processor, and several jobs share them out
 )
