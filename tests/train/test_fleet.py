@@ -350,13 +350,15 @@ def test_bad_fleets_are_refused():
         fit_fleet([Member(make_model().requires_grad_(False), data, None, CONFIG)])
 
 
-def test_draws_that_vmap_cannot_separate_are_refused():
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("count", [1, 2])
+def test_draws_that_cannot_be_told_apart_are_refused(count):
     class Noisy(nn.Module):
         def forward(self, x):
             return x + torch.empty(x.shape).exponential_()
 
     with pytest.raises(RuntimeError, match="random"):
-        fit_fleet([Member(STN(nn.Sequential(Noisy(), body())), make_data(), None, CONFIG)], progress=False)
+        fit_fleet([Member(STN(nn.Sequential(Noisy(), body())), make_data(), None, CONFIG)] * count, progress=False)
 
 
 def test_fed_noise_is_the_noise_drawn():

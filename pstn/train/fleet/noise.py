@@ -3,12 +3,13 @@
 Inside :class:`Record`, a model runs as ever, and what it draws is written down: what kind of numbers, of which shape,
 in which order. :meth:`Request.draw` draws the same from a generator, and inside :class:`Feed` the model is handed these
 numbers instead of drawing. What is not known here (a distribution with a sampler of its own) is left to torch, whose
-``vmap`` refuses it by name.
+``vmap`` refuses it by name, and so does :func:`undrawn` where a network runs without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,6 +85,22 @@ class Feed(TorchFunctionMode):
         if found.kind == "keep":
             return args[0] * numbers
         return numbers
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Inside, it is an error to draw numbers from torch's own generator of the CPU."""
+    before = _drawn_so_far()
+    yield
+    if _drawn_so_far() != before:
+        raise RuntimeError(
+            "the model draws random numbers of a kind that a fleet cannot give to each network: draw them by "
+            "torch.rand, torch.randn, rand_like, randn_like or dropout, and make others of these"
+        )
+
+
+def _drawn_so_far() -> bytes:
+    return torch.default_generator.get_state().numpy().tobytes()
 
 
 def _request(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request | None:

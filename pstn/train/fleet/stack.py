@@ -17,7 +17,7 @@ from pstn.train.fleet.channels import Channels
 from pstn.train.fleet.convolve import Products
 from pstn.train.fleet.copies import share_copies
 from pstn.train.fleet.fewer import fewer_kernels
-from pstn.train.fleet.noise import Feed, Record, Request
+from pstn.train.fleet.noise import Feed, Record, Request, undrawn
 from pstn.train.fleet.optimizer import Triple
 from pstn.train.fleet.record import record
 from pstn.train.fleet.sums import shorten_sums
@@ -124,8 +124,10 @@ class Stack:
 
         if self.device.type == "cpu" and len(weights) == 1:  # the rules of vmap take some operations apart
             row = {name: _channels_last(value[0]) for name, value in self.named(weights).items()}
-            rest = (None if kl_weight is None else kl_weight[0], *(drawn[0] for drawn in noise))
-            loss, terms = one(row, {name: value[0] for name, value in still.items()}, x[0], y[0], *rest)
+            own = {name: value[0] for name, value in still.items()}
+            weight = None if kl_weight is None else kl_weight[0]
+            with undrawn():
+                loss, terms = one(row, own, x[0], y[0], weight, *(drawn[0] for drawn in noise))
             return loss[None], terms[None]
         dims = (0, 0, 0, 0, None if kl_weight is None else 0, *[0] * len(noise))
         return vmap(one, in_dims=dims)(self.named(weights), still, x, y, kl_weight, *noise)
