@@ -12,6 +12,7 @@ from pstn import bench
 from pstn.demo.results import table, verdict
 from pstn.experiment import compare
 from pstn.experiment.catalogue import find, names
+from pstn.experiment.comparison import SMALLER
 
 ROOT = Path(__file__).parents[1]
 
@@ -123,9 +124,10 @@ def tables() -> str:
         verdicts = [comparison.tested(claim)[0] for claim in comparison.table.claims]
         page = f"[{name}](docs/results/{name.replace('/', '-')}.md)"
         rows = f"{len(comparison.results)} of {len(comparison.table.rows)}"
-        counts = [verdicts.count(word) for word in ("confirmed", "refuted")]
+        counts = [verdicts.count(word) for word in ("confirmed", "refuted", SMALLER)]
+        counts.append(sum(verdict.startswith("open") for verdict in verdicts))
         shown.append([page, comparison.table.title, rows, *map(str, counts)])
-    columns = ("table", "what", "rows measured", "claims confirmed", "refuted")
+    columns = ("table", "what", "rows measured", "claims confirmed", "refuted", "in size", "open")
     return _grid(columns, shown)
 
 

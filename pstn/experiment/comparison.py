@@ -57,6 +57,8 @@ SHOWN = {
 
 #: A difference counts from this probability down.
 LEVEL = 0.05
+#: What becomes of a claim where there may be no difference, and there is none as large as the paper's.
+SMALLER = "refuted in size"
 
 
 def _by_chance(bins: Sequence[Sequence[float]]) -> float:
@@ -166,21 +168,37 @@ class Comparison:
         rows: list[list[Cell]] = []
         for claim in self.table.claims:
             found, test = self.tested(claim)
-            numbers = [_numbers(each(claim)) for each in (self.apart, self.by_fold)]
-            decides = None if test is None else "pairs" if self.shares(claim) else "Welch"
+            paper = self.in_paper(claim)
+            numbers = None if test is None else f"{'pairs' if self.shares(claim) else 'Welch'}: {_numbers(test)}"
+            if found == SMALLER and test is not None and paper is not None:
+                numbers = f"{numbers}; from the paper's: {_numbers(test.less(paper))}"
             if found == "confirmed" and claim.control is not None:
                 fair, control = self.tested(replace(claim, better=claim.control[0], than=claim.control[1]))
                 if control is not None:
-                    which = int(decides == "pairs")
-                    numbers[which] = f"{numbers[which]}; control: {_numbers(control)}"
+                    numbers = f"{numbers}; control: {_numbers(control)}"
                     found = found if fair == "confirmed" else f"confounded: {fair} where nothing else differs"
-            rows.append([claim.words, found, decides, *numbers, self.folds(claim)])
-        columns = ("claim", "here", "by", "Welch's test", "paired by fold", "folds")
+            ranges = [_range(each, claim.metric) for each in (test, paper)]
+            rows.append([claim.words, found, *ranges, numbers, self.folds(claim)])
+        columns = ("claim", "here", "difference, 95 %", "in the paper", "test", "folds")
         note = (
             "Pairs decide where both rows learned from the same examples in each fold, and from others in another: "
-            "such folds differ by what is in them. Welch's test decides elsewhere."
+            "such folds differ by what is in them. Welch's test decides elsewhere. Refuted in size: the difference is "
+            "not told from none, but from the paper's, which is larger."
         )
         return Table([Column(name, "left") for name in columns], rows, note=note)
+
+    def in_paper(self, claim: Claim) -> Welch | None:
+        """The difference of two rows as the paper has it, taken to be of as many runs as the rows have folds.
+
+        None where the paper does not say, or where a row is not the paper's: ours that does better, or other data.
+        """
+        rows = [result.row for result in self._rows(claim)]
+        figures = [
+            (*row.paper[claim.metric], row.folds)
+            for row in rows
+            if claim.metric in row.paper and row.column != "best" and not row.stand_in
+        ]
+        return welch(*figures[0], *figures[1]) if len(figures) == 2 else None
 
     def apart(self, claim: Claim) -> Welch | None:
         """Welch's test of a claim."""
@@ -212,7 +230,10 @@ class Comparison:
         return " and ".join(map(str, counts)) or None
 
     def tested(self, claim: Claim) -> tuple[str, Welch | None]:
-        """Whether a claim is confirmed, refuted or left open, and the test that decides."""
+        """Whether a claim is confirmed, refuted or left open, and the test that decides.
+
+        What is not told from a difference of none may still be told from the paper's: then that is what is refuted.
+        """
         both, shares = self._rows(claim), self.shares(claim)
         if not both:
             return "not run", None
@@ -221,9 +242,14 @@ class Comparison:
         scores = [result.values(claim.metric, each) for result, each in zip(both, records, strict=True)]
         a, b = (Measured(each).mean for each in scores)
         ahead = (a > b) == claim.more and a != b
-        if test is None or test.p > LEVEL:
-            return f"open ({'ahead' if ahead else 'not ahead'} by the means)", test
-        return "confirmed" if ahead else "refuted", test
+        if test is not None and test.p <= LEVEL:
+            return "confirmed" if ahead else "refuted", test
+        paper, side = self.in_paper(claim), 1 if claim.more else -1
+        if test is not None and paper is not None and side * paper.difference > 0:
+            smaller = test.less(paper)
+            if smaller.p <= LEVEL and side * smaller.difference < 0:
+                return SMALLER, test
+        return f"open ({'ahead' if ahead else 'not ahead'} by the means)", test
 
     def _rows(self, claim: Claim) -> list[Result]:
         """What was measured of the two rows of a claim; nothing unless it was of both."""
@@ -305,6 +331,15 @@ def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
 def shown(metric: str) -> tuple[str, float, int]:
     """A score's name in words, the factor to show it by, and its digits."""
     return SHOWN.get(metric, (metric, 1.0, 3))
+
+
+def _range(test: Welch | None, metric: str) -> str | None:
+    """A difference as it is shown, and from where to where it is to be expected."""
+    if test is None:
+        return None
+    _, factor, digits = shown(metric)
+    middle, low, high = (f"{factor * value:+.{digits}f}" for value in (test.difference, *test.interval(1 - LEVEL)))
+    return f"{middle} ({low} to {high})"
 
 
 def _numbers(test: Welch | None) -> str | None:

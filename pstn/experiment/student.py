@@ -10,14 +10,45 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Welch:
-    """A t-test of two means."""
+    """A t-test of the difference of two means.
 
-    t: float
-    """The difference of the means over its standard error."""
+    Arguments:
+        difference: The first mean less the second.
+        error: Its standard error.
+        freedom: Degrees of freedom; Welch and Satterthwaite's, of two samples.
+    """
+
+    difference: float
+    error: float
     freedom: float
-    """Degrees of freedom; Welch and Satterthwaite's, of two samples."""
-    p: float
-    """How probable a difference as large as this is, in either direction, if the means are equal."""
+
+    @property
+    def t(self) -> float:
+        """The difference over its standard error."""
+        return self.difference / self.error
+
+    @property
+    def p(self) -> float:
+        """How probable a difference as large as this is, in either direction, if the means are equal."""
+        return two_sided(self.t, self.freedom)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Where the difference is to be expected: from the first number to the second, at a level of confidence."""
+        half = quantile(level, self.freedom) * self.error
+        return self.difference - half, self.difference + half
+
+    def less(self, other: Welch) -> Welch:
+        """The test of this difference less another, independent one.
+
+        Example:
+            >>> ours, papers = Welch(0.1, 0.2, 8), Welch(0.9, 0.2, 8)
+            >>> found = ours.less(papers)
+            >>> round(found.t, 3), round(found.freedom, 2), round(found.p, 4)
+            (-2.828, 16.0, 0.0121)
+        """
+        a, b = self.error**2, other.error**2
+        freedom = (a + b) ** 2 / (a**2 / self.freedom + b**2 / other.freedom)
+        return Welch(self.difference - other.difference, math.sqrt(a + b), freedom)
 
 
 def welch(mean_a: float, deviation_a: float, n_a: int, mean_b: float, deviation_b: float, n_b: int) -> Welch | None:
@@ -47,9 +78,8 @@ def welch(mean_a: float, deviation_a: float, n_a: int, mean_b: float, deviation_
     a, b = deviation_a**2 / n_a, deviation_b**2 / n_b
     if a + b == 0:
         return None
-    t = (mean_a - mean_b) / math.sqrt(a + b)
     freedom = (a + b) ** 2 / (a**2 / (n_a - 1) + b**2 / (n_b - 1))
-    return Welch(t, freedom, two_sided(t, freedom))
+    return Welch(mean_a - mean_b, math.sqrt(a + b), freedom)
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Welch | None:
@@ -75,8 +105,7 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Welch | None:
     deviation = statistics.stdev(differences)
     if deviation == 0:
         return None
-    t, freedom = statistics.mean(differences) * math.sqrt(len(differences)) / deviation, len(differences) - 1
-    return Welch(t, freedom, two_sided(t, freedom))
+    return Welch(statistics.mean(differences), deviation / math.sqrt(len(differences)), len(differences) - 1)
 
 
 def within_deviation(first: int, second: int) -> float:
@@ -105,6 +134,22 @@ def two_sided(t: float, freedom: float) -> float:
     if square < 1:  # the same by its other end, where the difference from 1 is not lost
         return 1 - incomplete_beta(0.5, freedom / 2, square / (freedom + square))
     return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + square))
+
+
+def quantile(level: float, freedom: float) -> float:
+    """The t within whose ± a Student-t of so many degrees of freedom is with a probability of ``level``.
+
+    Example:
+        >>> round(quantile(0.95, 4), 6)
+        2.776445
+    """
+    low, high = 0.0, 1.0
+    while two_sided(high, freedom) > 1 - level:
+        low, high = high, 2 * high
+    for _ in range(60):  # halved, until there is nothing between the two
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle, freedom) > 1 - level else (low, middle)
+    return high
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:

@@ -83,6 +83,40 @@ def test_a_claim_is_confirmed_refuted_or_open(table, ours, more, verdict):
     assert (test.p < 0.05) == (not found.startswith("open"))
 
 
+def of_paper(table, **papers):
+    """The rows of which the paper reports accuracies of five runs."""
+    rows = [replace(table.row(name), folds=5, **changes) for name, changes in papers.items()]
+    return replace(table, rows=rows, quick=())
+
+
+@pytest.mark.parametrize(
+    ("paper", "more", "changes", "verdict"),
+    [
+        ((0.79, 0.02), True, {}, "refuted in size"),
+        ((0.79, 0.2), True, {}, "open (ahead by the means)"),  # may be chance, in the paper
+        ((0.79, 0.02), False, {}, "open (not ahead by the means)"),  # the paper says otherwise itself
+        ((0.72, 0.02), True, {}, "open (ahead by the means)"),
+        ((0.79, float("nan")), True, {}, "open (ahead by the means)"),
+        ((0.79, 0.02), True, {"stand_in": "other data"}, "open (ahead by the means)"),
+        ((0.79, 0.02), True, {"column": "best"}, "open (ahead by the means)"),
+    ],
+)
+def test_a_difference_may_be_none_and_less_than_the_papers(table, paper, more, changes, verdict):
+    """A hundredth, give or take two, where the paper has nine."""
+    claim, ours, theirs = Claim("", "pstn", "cnn", more=more), {"accuracy": paper}, {"accuracy": (0.7, 0.02)}
+    table = replace(of_paper(table, pstn={"paper": ours, **changes}, cnn={"paper": theirs}), claims=[claim])
+    rows = [measured(table, "pstn", (0.69, 0.71, 0.73)), measured(table, "cnn", (0.69, 0.71, 0.7))]
+    found, test = Comparison(table, rows).tested(claim)
+    assert found == verdict
+    assert test.p > 0.05
+    ((_, shown, difference, papers, numbers, _),) = Comparison(table, rows).claims().rows
+    assert shown == found
+    low, high = (100 * value for value in test.interval())
+    assert difference == f"+1.00 ({low:+.2f} to {high:+.2f})"
+    assert (papers is not None) == (not changes and paper[1] == paper[1])
+    assert ("the paper's" in numbers) == (verdict == "refuted in size")
+
+
 def test_a_slice_is_not_held_against_the_paper(table, done):
     cut = table.sliced()
     comparison = Comparison(cut, compare(table, results=done / "results").results)
@@ -101,7 +135,7 @@ def test_folds_of_different_examples_are_compared_in_pairs(table):
         comparison = Comparison(replace(table, claims=[claim]), both)
         (row,) = comparison.claims().rows
         assert row[1] == comparison.tested(claim)[0]
-        return row[1:3]
+        return [row[1], row[4].partition(":")[0]]
 
     assert verdict("abc", "abc", (0.52, 0.72, 0.93)) == [pairs, "pairs"]
     assert verdict("abc", "abd") == [welch, "Welch"], "they learned from others"

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from pstn.experiment.student import incomplete_beta, paired, two_sided, welch, within_deviation
+from pstn.experiment.student import Welch, incomplete_beta, paired, quantile, two_sided, welch, within_deviation
 
 POSITIVE = st.floats(0.05, 200)
 
@@ -43,6 +43,27 @@ def test_welch_is_scipys(a, b):
     test, known = welch(*a, *b), stats.ttest_ind_from_stats(*a, *b, equal_var=False)
     assert test.t == pytest.approx(known.statistic, rel=1e-9, abs=1e-12)
     assert test.p == pytest.approx(known.pvalue, rel=1e-7, abs=1e-300)
+
+
+@given(a=SAMPLE, b=SAMPLE, level=st.floats(0.5, 0.999))
+def test_intervals_are_scipys(a, b, level):
+    test = welch(*a, *b)
+    known = stats.t.interval(level, test.freedom, test.difference, test.error)
+    assert test.interval(level) == pytest.approx(known, rel=1e-7, abs=1e-9)
+
+
+@given(level=st.floats(0.01, 0.9999), freedom=st.floats(0.5, 500))
+def test_the_quantile_is_scipys(level, freedom):
+    assert quantile(level, freedom) == pytest.approx(stats.t.ppf((1 + level) / 2, freedom), rel=1e-7)
+
+
+@given(a=SAMPLE, b=SAMPLE)
+def test_the_difference_of_two_means_is_welchs(a, b):
+    """A mean is a difference from nothing: the two tests are one."""
+    one, other = (Welch(mean, deviation / math.sqrt(n), n - 1) for mean, deviation, n in (a, b))
+    found, known = one.less(other), welch(*a, *b)
+    for name in ("difference", "error", "freedom"):
+        assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-9, abs=1e-12)
 
 
 @given(pairs=st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=20))
