@@ -59,8 +59,8 @@ def test_large_convolutions_are_noticed(width, large, monkeypatch):
     monkeypatch.setattr(convolve, "fused", lambda x, weight, bias, stride, padding: F.conv1d(x, weight, bias))
     body = nn.Sequential(nn.Conv1d(1, width, 3), nn.Conv1d(width, width, 3), nn.Flatten(), nn.LazyLinear(2))
     body(torch.zeros(1, 1, 8))
-    stack = Stack([Unit(STN(body), None, CONFIG, None)], torch.device("cpu"))
-    inputs = torch.randn(1, 4, 1, 8), torch.zeros(1, 4, dtype=torch.int64), (), torch.zeros(1)
+    stack = Stack([Unit(STN(body), None, CONFIG, None) for _ in range(2)], torch.device("cpu"))
+    inputs = torch.randn(2, 4, 1, 8), torch.zeros(2, 4, dtype=torch.int64), (), torch.zeros(2)
     stack.differentiate(*inputs)
     assert not stack.multiplies, "on a CPU there are none"
     stack.faster = Products
