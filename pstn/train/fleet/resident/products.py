@@ -23,8 +23,8 @@ HIGH, WIDE = 16, 8
 DOWN, MOST = 2, 8
 #: The fewest steps of eight products that a sum is cut into; and what a step, a tile and a barrier cost beside reads.
 SHORT, OVERHEAD, BEGIN, BARRIER = 4, 4, 20, 40
-#: The most products of slopes and kernels to keep at a time.
-PRODUCTS = 20_480
+#: The most products of slopes and kernels to keep at a time, unless they are of one picture and channel.
+PRODUCTS = 10_240
 #: How often what is not in memory may be computed anew.
 AGAIN = 2
 
@@ -51,12 +51,14 @@ def contracted(
     if pieces > 1:
         room = allocate(writer, (pieces, rows, columns), torch.float32)
         writer.writes(room.buffer)  # type: ignore[arg-type]
+        writer.counts(room.pointer, 2 * room.numel)
         head = f"long_product<{rows}, {columns}, {depth}, {truth}, {down}, {across}, {pieces}>({room.pointer}, "
     else:
         head = f"product<{rows}, {columns}, {depth}, {len(rights)}, {truth}, {down}, {across}>("
-    with writer.block(f"{head}[&](int row, int k) -> float {{", "},"):
+    tall, broad = -(-rows // (HIGH * down)), -(-columns // (WIDE * across))  # a factor is read once a tile beside it
+    with writer.block(f"{head}[&](int row, int k) -> float {{", "},", rows * depth * broad):
         writer.line(f"return {left(writer.argument('row', rows), writer.argument('k', depth))};")
-    with writer.block("[&](int k, int column, int place) -> float {", "},"):
+    with writer.block("[&](int k, int column, int place) -> float {", "},", columns * depth * tall):
         k, column = writer.argument("k", depth), writer.argument("column", columns)
         for n, right in enumerate(rights[:-1]):
             with writer.block(f"if (place == {n}) {{"):
@@ -65,7 +67,7 @@ def contracted(
     if pieces > 1:
         writer.passed()
         writer.memory.last[room.buffer] = writer.epoch  # type: ignore[index]
-    with writer.block(f"[&](int row, int column, const Many<float, {len(rights)}>& found) {{", "});"):
+    with writer.block(f"[&](int row, int column, const Many<float, {len(rights)}>& found) {{", "});", rows * columns):
         names = [writer.let(f"found[{n}]") for n in range(len(rights))]
         finish(names, writer.argument("row", rows), writer.argument("column", columns))
 
@@ -169,23 +171,26 @@ def convolved_to_input(
     """The gradient of a convolution of stride 1 to its pictures.
 
     What each slope brings to each pixel of its window is one product; every pixel then has as many to sum as windows
-    have places. It is done for some pictures at a time, so that the products are not many.
+    have places. It is done for some pictures at a time, or for some channels of one, so that the products are not many.
     """
     weight = at_hand(writer, weight)
     (out, channels, *kernel), (batch, _, *seen) = weight.shape, grad.shape
     places, pixels = math.prod(kernel), math.prod(seen)
-    taps = channels * places
-    some = max(n for n in range(1, batch + 1) if batch % n == 0 and (n == 1 or n * taps * pixels <= PRODUCTS))
-    grad = _cheap(writer, grad, -(-taps // (HIGH * DOWN)))
+    part = _share(channels, places * pixels)
+    some = _share(batch, channels * places * pixels) if part == channels else 1
+    taps = part * places
+    grad = _cheap(writer, grad, -(-taps // (HIGH * DOWN)) * (channels // part))
     room = allocate(writer, shape, torch.float32, spaced=True)
     spread = rows_apart(writer, allocate(writer, (taps, some * pixels), torch.float32))
-    writer.memory.busy.add(spread.buffer)  # type: ignore[arg-type]
     writer.reads(grad.buffers | weight.buffers)
-    with writer.block(f"for (int first = 0; first < {batch}; first += {some}) {{  // {list(shape)}"):
-        first = writer.argument("first", batch)
+    loops = ((batch, some, "first"), (channels, part, "channel"))
+    heads = [f"for (int {name} = 0; {name} < {n}; {name} += {step})" for n, step, name in loops]
+    with writer.block(f"{' '.join(heads)} {{  // {list(shape)}", times=batch // some * (channels // part)):
+        first, channel = (writer.argument(name, n) for n, _, name in loops)
 
         def kernels(tap: Index, o: Index) -> str:
-            return weight.at(writer, Place(weight.shape, (o, *split(writer, tap, (channels, *kernel)))))
+            c, *rest = split(writer, tap, (part, *kernel))
+            return weight.at(writer, Place(weight.shape, (o, c + channel, *rest)))
 
         def slopes(o: Index, pixel: Index) -> str:
             b, i, j = split(writer, pixel, (some, *seen))
@@ -198,9 +203,10 @@ def convolved_to_input(
         sizes = (taps, some * pixels, out)
         contracted(writer, sizes, kernels, [slopes], not _rounded(), keep, (1, grad.cost))
         writer.line("SYNC();")
-        total = some * math.prod(shape[1:])
-        with writer.block(f"each<{total}, 1>([&](int i) -> float {{", "},"):
-            b, c, y, x = split(writer, writer.argument("i", total), (some, *shape[1:]))
+        target = (some, part, *shape[2:])
+        total = math.prod(target)
+        with writer.block(f"each<{total}, 1>([&](int i) -> float {{", "},", total):
+            b, c, y, x = split(writer, writer.argument("i", total), target)
             terms = []
             for tap in range(places):
                 back = (tap // kernel[1], tap % kernel[1])
@@ -211,14 +217,20 @@ def convolved_to_input(
                     place = Place(spread.shape, (c * places + tap, b * pixels + i * seen[1] + j))
                     terms.append(spread.at(writer, place))
             writer.line(f"return {' + '.join(terms)};")
-        with writer.block("[&](int i, float found) {", "});"):
-            b, *rest = split(writer, writer.argument("i", total), (some, *shape[1:]))
-            writer.store(room.pointer, room.index(writer, Place(tuple(shape), (b + first, *rest))), "found")
+        with writer.block("[&](int i, float found) {", "});", total):
+            b, c, *rest = split(writer, writer.argument("i", total), target)
+            spot = Place(tuple(shape), (b + first, c + channel, *rest))
+            writer.store(room.pointer, room.index(writer, spot), "found")
         writer.line("SYNC();")
     for piece in (room.buffer, spread.buffer):
         writer.writes(piece)  # type: ignore[arg-type]
     writer.passed()
     return room
+
+
+def _share(count: int, each: int) -> int:
+    """How many of so many things to take at a time, for the products that each has: always as many, at least one."""
+    return max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * each <= PRODUCTS))
 
 
 def convolved_to_weight(

@@ -40,14 +40,14 @@ def _bring_together(writer: Writer, room: Memory, x: Value, rest: list[int], ove
         return
     writer.reads(x.buffers)
     writer.line(f"// {way} of {list(x.shape)} along {over}")
-    with writer.block(f"total<{WAYS[way]}, {kept}, {gone}>([&](int i, int j) -> float {{", "},"):
+    with writer.block(f"total<{WAYS[way]}, {kept}, {gone}>([&](int i, int j) -> float {{", "},", kept * gone):
         parts: list[Index] = [Index()] * len(x.shape)
         for axes, count, name in ((rest, kept, "i"), (over, gone, "j")):
             sizes = [x.shape[axis] for axis in axes]
             for axis, part in zip(axes, split(writer, writer.argument(name, count), sizes), strict=True):
                 parts[axis] = part
         writer.line(f"return {x.at(writer, Place(x.shape, tuple(parts)))};")
-    with writer.block("[&](int i, float found) {", "});"):
+    with writer.block("[&](int i, float found) {", "});", kept):
         place = Place(room.shape, flat=writer.argument("i", kept))
         writer.store(room.pointer, room.index(writer, place), "found")
     assert room.buffer is not None

@@ -281,11 +281,11 @@ def each(writer: Writer, pairs: Sequence[tuple[Memory, Value]]) -> None:
         assert len(kinds) == 1, "arrays of several types at once"
         kind = f"Many<{kinds.pop()}, {len(pairs)}>"
         together = min(TOGETHER, max(1, total // MANY))
-        with writer.block(f"each<{total}, {together}>([&](int i) -> {kind} {{", "},"):
+        with writer.block(f"each<{total}, {together}>([&](int i) -> {kind} {{", "},", total):
             place = Place(shape, flat=writer.argument("i", total))
             found = [value.at(writer, place) for _, value in pairs]
             writer.line(f"return {{{{{', '.join(found)}}}}};")
-        with writer.block(f"[&](int i, {kind} found) {{", "});"):
+        with writer.block(f"[&](int i, {kind} found) {{", "});", total):
             place = Place(shape, flat=writer.argument("i", total))
             put(place, [f"found[{n}]" for n in range(len(pairs))])
     writer.covered = before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,7 @@ class Writer:
         self.fresh: set[int] = set()  # what was written since the last one
         self.covered: tuple[int, ...] | None = None  # the shape of what is being gone through, each entry once
         self.products = 0  # of numbers, in matrix products
+        self.often = [1.0]  # how many times what is being written is gone through, from the outermost block inwards
         self.made: dict[Any, Any] = {}  # what else was written, by what it was made of
 
     def name(self) -> str:
@@ -59,14 +60,17 @@ class Writer:
         return name
 
     @contextmanager
-    def block(self, head: str, end: str = "}") -> Iterator[None]:
-        """Inside, lines are indented between a head and an end; names and masks end with it."""
+    def block(self, head: str, end: str = "}", times: float = 1) -> Iterator[None]:
+        """Inside, lines are indented between a head and an end, and gone through so many times; names and masks end
+        with it."""
         self.line(head)
         self.depth += 1
         self.known.append({})
+        self.often.append(self.often[-1] * times)
         masks = len(self.masks)
         yield
         del self.masks[masks:]
+        self.often.pop()
         self.known.pop()
         self.depth -= 1
         self.line(end)
@@ -128,13 +132,21 @@ class Writer:
 
     def load(self, pointer: str, index: Index) -> str:
         """The name of what is read at a place."""
+        self.counts(pointer)
         place = f"{pointer}[{self.text(index)}]"
         mask = " && ".join(dict.fromkeys(self.masks))
         return self.let(f"{mask} ? {place} : 0" if mask else place, self.argument_of(index))
 
     def store(self, pointer: str, index: Index, value: str) -> None:
         """Write to memory."""
+        self.counts(pointer)
         self.line(f"{pointer}[{self.text(index)}] = {value};")
+
+    def counts(self, pointer: str, times: float = 1) -> None:
+        """A piece of scratch memory is read or written so many times whenever this part of the text is gone through."""
+        if "@" in pointer:
+            piece = int(pointer.split("@")[1])
+            self.memory.heat[piece] = self.memory.heat.get(piece, 0.0) + times * self.often[-1]
 
     def reads(self, buffers: frozenset[int]) -> None:
         """Before these pieces of scratch memory are read: wait until they are written."""
@@ -169,7 +181,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self.busy: set[int] = set()  # the pieces that are written and read again and again
+        self.heat: dict[int, float] = {}  # how often a piece is read or written
         self.first: dict[int, int] = {}
         self.last: dict[int, int] = {}
 
@@ -181,19 +193,29 @@ class Scratch:
     def laid_out(self, shared: int) -> tuple[dict[int, str], int, int]:
         """Where each piece begins, and how much memory is shared by a block's threads, and how much is not.
 
-        What is not needed any more is written over. Busy and small pieces are shared, as long as there is room for so
-        many numbers: it is much faster, and there is little of it.
+        What is not needed any more is written over. Shared is what is read and written most for its size, as far as there
+        is room for so many numbers: it is much faster, and there is little of it.
         """
         here: dict[int, int] = {}
-        there: dict[int, int] = {}
-        for piece in sorted(self.first, key=lambda p: (p not in self.busy, self.sizes[p])):
-            at = self._free(piece, here)
-            if at + self.sizes[piece] <= shared:
-                here[piece] = at
-        for piece in sorted(self.first.keys() - here.keys(), key=lambda p: -self.sizes[p]):
-            there[piece] = self._free(piece, there)
+        for piece in sorted(self.first, key=self._worth, reverse=True):
+            more = here | {piece: self._free(piece, here)}
+            if self._end(more) > shared:  # largest first may leave less room between them
+                more = self._packed(more)
+            here = more if self._end(more) <= shared else here
+        there = self._packed(self.first.keys() - here.keys())
         names = {p: f"H + {at}" for p, at in here.items()} | {p: f"S + {at}" for p, at in there.items()}
         return names, self._end(here), self._end(there)
+
+    def _worth(self, piece: int) -> float:
+        """How much is gained by sharing a piece, for the room that it takes up."""
+        return self.heat.get(piece, 0.0) / self.sizes[piece]
+
+    def _packed(self, pieces: Iterable[int]) -> dict[int, int]:
+        """Where pieces begin, each wherever there is room beside larger ones."""
+        begins: dict[int, int] = {}
+        for piece in sorted(pieces, key=lambda p: (-self.sizes[p], p)):
+            begins[piece] = self._free(piece, begins)
+        return begins
 
     def _end(self, begins: dict[int, int]) -> int:
         return max((at + self.sizes[piece] for piece, at in begins.items()), default=0)
