@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from experiments.series import NOTE, TRAIN, along_time, cnn, gaussian, learned, row, stn
+from experiments.series import FURTHER, NOTE, TRAIN, along_time, cnn, gaussian, learned, row, stn
 from pstn.experiment import Claim, Experiment, Table
 
 #: Mean and deviation of the accuracy in 1/10,000: CNN, STN, P-STN; and the paper's choice of σp.
@@ -24,11 +24,11 @@ def rows(name: str) -> list[Experiment]:
     """The rows of a set."""
     *figures, scale = PAPER[name]
     paper = [{"accuracy": (mean / 10_000, deviation / 10_000)} for mean, deviation in figures]
-    usual = {"train": PREPRINT, "paper": paper[2]}
+    usual, more = {"train": PREPRINT, "paper": paper[2]}, {"further": FURTHER.get(name, 0)}
     return [
-        row(name, "cnn", "CNN", cnn, paper=paper[0]),
-        row(name, "stn", "STN", stn, paper=paper[1]),
-        row(name, "pstn", "P-STN", gaussian, grid={"prior_scale": (scale,)}, **usual),
+        row(name, "cnn", "CNN", cnn, paper=paper[0], **more),
+        row(name, "stn", "STN", stn, paper=paper[1], **more),
+        row(name, "pstn", "P-STN", gaussian, grid={"prior_scale": (scale,)}, **usual, **more),
         row(name, "pstn-tuned", "P-STN, tuned", gaussian, grid={"prior_scale": SCALES}, column="extra", **usual),
         *learned(name, paper=paper[2]),
     ]

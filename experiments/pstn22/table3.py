@@ -1,6 +1,6 @@
 """P-STN 2022, Table 3 and Figure 10: CNN, STN and P-STN on time series of the UCR archive."""
 
-from experiments.series import NOTE, along_time, cnn, learned, pstn, row, stn
+from experiments.series import FURTHER, NOTE, along_time, cnn, learned, pstn, row, stn
 from pstn.experiment import Claim, Experiment, Table
 
 #: Mean and deviation of the accuracy in per cent: CNN, STN, P-STN.
@@ -22,11 +22,12 @@ def rows(name: str) -> list[Experiment]:
     """The rows of a set."""
     paper = [{"accuracy": (mean / 100, deviation / 100)} for mean, deviation in PAPER[name]]
     chosen = f"the paper's w is {W[name]:g}"
+    more = {"further": FURTHER.get(name, 0)}
     return [
-        row(name, "cnn", "CNN", cnn, paper=paper[0]),
-        row(name, "stn", "STN", stn, paper=paper[1]),
-        row(name, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper[2], note=chosen),
-        *learned(name, paper=paper[2]),
+        row(name, "cnn", "CNN", cnn, paper=paper[0], **more),
+        row(name, "stn", "STN", stn, paper=paper[1], **more),
+        row(name, "pstn", "P-STN", pstn, grid={"kl_weight": W_GRID}, paper=paper[2], note=chosen, **more),
+        *learned(name, paper=paper[2], **more),
     ]
 
 

@@ -38,6 +38,7 @@ class Step(nn.Module):
     Attributes:
         kl_weight: The KL divergence's weight at the next step.
         terms: The last batch's :data:`TERMS`, without gradient; with a loss of its own, the loss alone.
+        mean: How the examples' numbers become one of the batch, where it is not the loss that is their mean.
     """
 
     def __init__(self, model: nn.Module, config: Train, loss: Loss | None = None) -> None:
@@ -47,6 +48,7 @@ class Step(nn.Module):
         self.loss = loss
         self.kl_weight = config.kl_weight
         self.terms: tuple[Tensor, ...] = ()
+        self.mean: Callable[[Tensor], Tensor] = torch.mean
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss, or the stacked scores: means over the batch."""
@@ -63,7 +65,7 @@ class Step(nn.Module):
         per: KLPer = "dimension"
         weight: Tensor | float = self.kl_weight  # with one over the number of inputs in it, where that belongs
         if config.kl_per == "dataset":
-            weight = weight * known(out, y)
+            weight = weight * known(out, y, self.mean)
         else:
             per = config.kl_per
         loss = elbo(out, y, kl_weight=weight, kl_per=per, bound=config.bound)  # type: ignore[arg-type]
@@ -86,7 +88,7 @@ class Step(nn.Module):
 
 
 @torch.no_grad()
-def known(out: Output, y: Tensor) -> Tensor:
+def known(out: Output, y: Tensor, mean: Callable[[Tensor], Tensor] = torch.mean) -> Tensor:
     r"""How much of the labels the network knows: :math:`(1 - NLL / \log K)^2`, from 1 for all to 0 for guessing.
 
     A spread that is learned for the data set grows by its divergence. If that went on where the network is lost, the
@@ -98,7 +100,7 @@ def known(out: Output, y: Tensor) -> Tensor:
         >>> known(Output(torch.zeros(1, 2, 10)), y), known(Output(torch.eye(10)[None, :2] * 100), y)
         (tensor(0.), tensor(1.))
     """
-    missing = -log_likelihood(out.logits, y).mean() / math.log(out.logits.shape[-1])
+    missing = -mean(log_likelihood(out.logits, y)) / math.log(out.logits.shape[-1])
     return (1 - missing).clamp(min=0).square()
 
 

@@ -433,11 +433,11 @@ def test_a_plain_network_trains(data, config):
 
 def test_a_divergence_counted_once_for_the_data_set(data, config, monkeypatch):
     """Each of n inputs has a share of one over √n, if the network knows everything; of a lost one nothing is asked."""
-    monkeypatch.setattr("pstn.train.step.known", lambda out, y: torch.ones(()))
+    monkeypatch.setattr("pstn.train.step.known", lambda *given: torch.ones(()))
     whole = replace(config, kl_weight=len(data) ** 0.5 * config.kl_weight, kl_per="dataset")
     assert_same(
         weights(fit(make_model(), data, config=config).model), weights(fit(make_model(), data, config=whole).model)
     )
-    monkeypatch.setattr("pstn.train.step.known", lambda out, y: torch.zeros(()))
+    monkeypatch.setattr("pstn.train.step.known", lambda *given: torch.zeros(()))
     nothing, none = (fit(make_model(), data, config=c).model for c in (whole, replace(config, kl_weight=0.0)))
     assert_same(weights(nothing), weights(none))

@@ -1,6 +1,7 @@
 """A step as one kernel, each network in a block of threads of its own, is the same step."""
 
 import math
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -130,6 +131,70 @@ def test_a_step_as_one_kernel_is_the_same_step(kind, compiled, here, monkeypatch
         close(a, b, atol=2e-5)
 
 
+@pytest.fixture(params=[2, 4])
+def team(request, monkeypatch):
+    """However few examples there are, so many blocks share them out."""
+    monkeypatch.setattr(resident.team, "TEAMS", (request.param,))
+    monkeypatch.setattr(resident.team, "PICTURES", 1)
+    return request.param
+
+
+#: By Adam, rounding of a slope of zero would be a step.
+SHARED = {"batch_size": 4, "optimizer": "sgd"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_several_blocks_it_is_the_same_step(kind, team, here, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    here_found, losses = train(kind, 3, **SHARED)
+    assert all(lane.kernel is not None for lane in here), "it was not tried"
+    # where examples have to do with one another, a block has all of them
+    assert {lane.kernel.text.team for lane in here} == {1 if kind == "sums" else team}
+    with kernels.reference():
+        found, wanted = train(kind, 3, **SHARED)
+    assert losses == pytest.approx(wanted, rel=1e-5)
+    for a, b in zip(here_found, found, strict=True):
+        close(a, b, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["student", "spread"])
+def test_blocks_of_many_threads_wait_for_one_another(kind, team, here, monkeypatch):
+    monkeypatch.setattr(kernel, "compiled", host.together)
+    found, _ = train(kind, 1, **SHARED)
+    assert {lane.kernel.text.team for lane in here} == {team}
+    with kernels.reference():
+        wanted, _ = train(kind, 1, **SHARED)
+    for a, b in zip(found, wanted, strict=True):
+        close(a, b, atol=1e-3)  # convolutions are rounded
+
+
+def test_a_loss_of_its_own_is_of_the_whole_batch(team, here):
+    """It may compare examples with one another: each block has all of them."""
+    config = replace(FIFTY, epochs=1, steps=2, drop_last=True, **SHARED)
+
+    def loss(out, y):
+        return out.logits.mean(0).std(0).sum()
+
+    members = [Member(network("pooled", i), data("pooled", i), None, config, loss=loss) for i in range(2)]
+    fit_fleet(members, progress=False)
+    assert {lane.kernel.text.team for lane in here if lane.kernel} <= {1}
+
+
+def test_what_several_blocks_do_wrong_one_does(team, here, monkeypatch):
+    """Here, they do not wait for one another, which is noticed."""
+    monkeypatch.setattr(Writer, "meet", Writer.barrier)
+    train("pooled", 1, **SHARED)
+    assert {lane.kernel.text.team for lane in here} == {1}
+
+
+@pytest.mark.parametrize(
+    ("size", "samples", "most", "blocks"),
+    [(8, 1, 8, 2), (8, 4, 8, 8), (8, 4, 4, 4), (8, 4, 1, 1), (6, 4, 8, 2), (5, 10, 8, 1), (64, 10, 8, 8), (2, 1, 8, 1)],
+)
+def test_how_many_blocks_share_a_batch(size, samples, most, blocks):
+    assert resident.team.team(size, samples, most) == blocks
+
+
 def test_factors_of_convolutions_are_rounded_where_torch_would(here, monkeypatch):
     """And what comes of it is still taken for torch's step."""
     monkeypatch.setattr(kernel, "compiled", host.together)
@@ -202,7 +267,7 @@ def test_what_has_no_kernel_trains_as_other_fleets_do(kind, here, monkeypatch):
 
 
 def test_a_kernel_that_fails_costs_speed_alone(here, monkeypatch):
-    def refuse(text, shared):
+    def refuse(text, shared, team):
         raise RuntimeError("no such thing")
 
     with kernels.reference():
@@ -290,16 +355,19 @@ def test_scratch_memory_is_used_again_but_not_at_once(pieces, shared):
     for size, a, b in pieces:
         n = scratch.new(size)
         scratch.first[n], scratch.last[n] = min(a, b), max(a, b)
-    begins, here, there = scratch.laid_out(shared)
+    scratch.open = {n for n in range(len(pieces)) if n % 4 == 3}
+    begins, here, there, seen = scratch.laid_out(shared)
     assert here <= shared
     spans = {}
     for n, text in begins.items():
         arena, _, at = text.partition(" + ")
         spans[n] = arena, int(at), int(at) + scratch.sizes[n]
-        assert spans[n][2] <= (here if arena == "H" else there)
+        assert spans[n][2] <= {"H": here, "S": there, "R": seen}[arena]
+        assert (arena == "R") is (n in scratch.open)
     for a in spans:
         for b in spans:
             together = scratch.first[a] <= scratch.last[b] and scratch.first[b] <= scratch.last[a]
+            together |= a in scratch.open  # others may still look at it
             if a < b and together and spans[a][0] == spans[b][0]:
                 assert spans[a][2] <= spans[b][1] or spans[b][2] <= spans[a][1]
 
@@ -348,16 +416,20 @@ def test_threads_that_do_not_wait_for_one_another_are_noticed(here, monkeypatch)
         train("pooled", 1)
 
 
-def test_a_kernel_compiles_for_a_gpu(here, tmp_path):
+def test_a_kernel_compiles_for_a_gpu(here, tmp_path, monkeypatch):
     """As far as can be told without one: by NVIDIA's compiler, where there is one."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("no nvcc: kernels are not compiled for a GPU")
-    train("hidden", 1)
+    monkeypatch.setattr(resident.team, "PICTURES", 1)
+    train("hidden", 1, batch_size=4)
+    text = here[0].kernel.text
+    assert text.team == 4
     file = tmp_path / "step.cu"
-    file.write_text(kernel.source(here[0].kernel.text.source.replace("reading(", "(").replace("writing(", "(")))
-    for card in ("sm_80", "sm_90"):
-        command = [compiler, f"-arch={card}", "-std=c++17", "-ptx", "-o", str(tmp_path / "step.ptx"), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[:3000]
-        assert "mma.sync" in (tmp_path / "step.ptx").read_text()
+    file.write_text(kernel.source(text.source.replace("reading(", "(").replace("writing(", "("), text.team))
+    command = [compiler, "-arch=sm_90", "-std=c++17", "-ptx", "-o", str(tmp_path / "step.ptx"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    assert {"mma.sync", "barrier.cluster"} <= set(
+        re.findall(r"mma\.sync|barrier\.cluster", (tmp_path / "step.ptx").read_text())
+    )

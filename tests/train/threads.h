@@ -1,18 +1,21 @@
-// What stands in for the threads of a block where there is no GPU: each goes on by itself until it waits for others.
+// What stands in for the threads of a network's blocks where there is no GPU: each goes on by itself until it waits.
 //
-// Threads of a warp meet where tensor cores multiply and where they look at one another's numbers, all threads at a
-// barrier. What a thread does between two barriers is in no order with what others do there.
+// Threads of a warp meet where tensor cores multiply and where they look at one another's numbers, all threads of a
+// block at a barrier, and all of a network where its blocks meet. What a thread does between two barriers is in no order
+// with what others do there. PEOPLE is how many threads a block has here: one, for which every loop is plain, or THREADS.
 
 #include <cstdlib>
 #include <cstring>
 #include <ucontext.h>
 
+#if PEOPLE > 1
 #define MANY_THREADS
-#define __shared__ static
-#undef SYNC
-#define SYNC() meet(everybody, [] { ++waits; })
+#endif
+#define SYNC() meet(blocks[own_rank], [] { ++waits[own_rank]; })
+#define TEAM_SYNC() meet(everybody, [] { ++epoch; for (long& each : waits) ++each; })
 
 static struct { int x; } threadIdx;
+static int self;  // which thread of all it is
 
 // A place where so many threads wait for one another.
 struct Meeting {
@@ -31,9 +34,10 @@ struct Lane {
   unsigned a[4], b[2];
   float sum[4], number;
 };
-static Meeting everybody = {THREADS, 0, 0}, warps[THREADS / 32];
-static Thread threads[THREADS];
-static Lane lanes[THREADS];
+constexpr int ALL = PEOPLE * TEAM;
+static Meeting everybody, blocks[TEAM], warps[ALL / 32 + 1];
+static Thread threads[ALL];
+static Lane lanes[ALL];
 static ucontext_t scheduler;
 
 // Wait until all are here; whoever comes last does what is to be done once.
@@ -45,10 +49,10 @@ static void meet(Meeting& meeting, Last last) {
     ++meeting.round;
     return;
   }
-  Thread& self = threads[threadIdx.x];
-  self.waits_at = &meeting;
-  self.since = meeting.round;
-  swapcontext(&self.place, &scheduler);
+  Thread& here = threads[self];
+  here.waits_at = &meeting;
+  here.since = meeting.round;
+  swapcontext(&here.place, &scheduler);
 }
 
 static float as_float(unsigned bits) {
@@ -66,8 +70,8 @@ static unsigned rounded(float x) {
 }
 
 static float __shfl_xor_sync(unsigned, float value, int step) {
-  const int self = threadIdx.x, first = self / 32 * 32;
-  static float swapped[THREADS];
+  const int first = self / 32 * 32;
+  static float swapped[ALL];
   lanes[self].number = value;
   meet(warps[self / 32], [&] {
     for (int n = 0; n < 32; ++n) swapped[first + n] = lanes[first + (n ^ step)].number;
@@ -77,7 +81,7 @@ static float __shfl_xor_sync(unsigned, float value, int step) {
 
 // mma.m16n8k8: which thread has which entries is in NVIDIA's manual of its instructions (PTX, "matrix fragments").
 static void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  const int self = threadIdx.x, first = self / 32 * 32;
+  const int first = self / 32 * 32;
   memcpy(lanes[self].a, a, sizeof a);
   memcpy(lanes[self].b, b, sizeof b);
   memcpy(lanes[self].sum, sum, sizeof sum);
@@ -100,14 +104,15 @@ static void (*life)(void**);
 static void** all_given;
 static void live() {
   life(all_given);
-  threads[threadIdx.x].done = true;
+  threads[self].done = true;
 }
 
-// All threads of a block, to their ends; whether they came there, and did not wait for one another in vain.
-static bool together(void (*function)(void**), void** given) {
+// All threads of a network, to their ends; whether they came there, and did not wait for one another in vain.
+static bool together(void (*function)(void**), void** given, int network) {
   life = function;
   all_given = given;
-  everybody.arrived = 0;
+  everybody = {ALL, 0, 0};
+  for (Meeting& block : blocks) block = {PEOPLE, 0, 0};
   for (Meeting& warp : warps) warp = {32, 0, 0};
   for (Thread& thread : threads) {
     constexpr size_t size = 1 << 17;
@@ -122,12 +127,15 @@ static bool together(void (*function)(void**), void** given) {
   }
   for (bool moved = true; moved;) {
     moved = false;
-    for (int n = 0; n < THREADS; ++n) {
+    for (int n = 0; n < ALL; ++n) {
       Thread& thread = threads[n];
       if (thread.done || (thread.waits_at && thread.waits_at->round == thread.since)) continue;
       thread.waits_at = nullptr;
-      threadIdx.x = n;
-      item = n;
+      self = n;
+      own_rank = n / PEOPLE;
+      threadIdx.x = n % PEOPLE;
+      blockIdx.x = network * TEAM + own_rank;
+      item = PEOPLE > 1 ? n : item + 1;
       moved = true;
       swapcontext(&scheduler, &thread.place);
     }

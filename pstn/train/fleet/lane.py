@@ -146,19 +146,23 @@ class Lane:
 
     def _one_kernel(self) -> Kernel | None:
         """A step as one kernel, if it can be one, and if what it does is what torch does."""
-        fleet = self.fleet
-        kernel = resident(fleet, self)
-        if kernel is None:
-            return None
-        try:
-            found = self._outcome(kernel)
-            wanted = self._outcome(lambda: fleet.take(*self._inputs(None), None))
-            why = unlike(found, wanted, ~fleet.stack.localizer)
-        except Exception as error:
-            why = f"which failed: {error}"
+        kernel = resident(self.fleet, self)
+        why = "" if kernel is None else self._unlike(kernel)
+        if why and kernel is not None and kernel.text.team > 1:
+            kernel = resident(self.fleet, self, together=False)
+            why = "" if kernel is None else self._unlike(kernel)
         if why:
             warnings.warn(f"this fleet trains without a kernel of its own, {why}", stacklevel=2)
         return None if why else kernel
+
+    def _unlike(self, kernel: Kernel) -> str:
+        """How a step by a kernel is not the step, in words; empty if it is."""
+        try:
+            found = self._outcome(kernel)
+            wanted = self._outcome(lambda: self.fleet.take(*self._inputs(None), None))
+            return unlike(found, wanted, ~self.fleet.stack.localizer)
+        except Exception as error:
+            return f"which failed: {error}"
 
     def _outcome(self, step: Callable[[], None]) -> State:
         """What would come of a step."""

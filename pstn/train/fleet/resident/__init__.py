@@ -20,24 +20,29 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from pstn import kernels
 from pstn.train.fleet.optimizer import State
-from pstn.train.fleet.resident.kernel import Kernel, shared_memory
-from pstn.train.fleet.resident.step import recorded, written
+from pstn.train.fleet.resident import team
+from pstn.train.fleet.resident.kernel import Kernel, most_blocks, shared_memory
+from pstn.train.fleet.resident.step import Array, recorded, written
 from pstn.train.fleet.resident.values import Unsupported
 
 if TYPE_CHECKING:
     from pstn.train.fleet.fleet import Fleet
     from pstn.train.fleet.lane import Lane
 
+Recorded = tuple[GraphModule, list[Array]]
 __all__ = ["resident", "small", "unlike"]
 
-#: The most products of a step that a multiprocessor is to do alone; and the most numbers that go in times weights for a
-#: step to be tried at all, which takes it twice on a CPU.
-PRODUCTS, TRIED = 100_000_000, 4_000_000_000
+#: The most products of a step that a multiprocessor is to do, some 20 microseconds a million; and the most numbers that
+#: go in times weights for a step to be tried at all, which takes it twice on a CPU.
+PRODUCTS, TRIED = 30_000_000, 4_000_000_000
 #: How far losses and gradients of a step may be from torch's, as a part of them: rounded factors are nearer than that.
 LOSSES, GRADIENTS = 0.02, 0.1
+#: How far a step by parts of a batch may be from the step, likewise.
+ADDED = 2e-5
 
 
 def small(fleet: Fleet, size: int) -> bool:
@@ -46,28 +51,74 @@ def small(fleet: Fleet, size: int) -> bool:
     return numbers * fleet.stack.weights.shape[1] <= TRIED
 
 
-def resident(fleet: Fleet, lane: Lane) -> Kernel | None:
+def resident(fleet: Fleet, lane: Lane, *, together: bool = True) -> Kernel | None:
     """A step of a fleet as one kernel; None where it cannot be, or would better not.
 
     Arguments:
         fleet: The fleet.
-        lane: Where the step finds its batch, settings and noise.
+        lane: Where the step finds its batch, settings and noise: those of the first step are there.
+        together: Whether several multiprocessors may have a network in common.
     """
     pool = fleet.pool
     at_hand = fleet.device.type in kernels._DEVICES and hasattr(torch.cuda, "_compile_kernel")
     if not at_hand or fleet.mixed or pool.x.dtype != torch.float32 or pool.y.dtype != torch.int64:
         return None
     size, shared = lane.index.shape[2], shared_memory(fleet.device)
+    blocks = team.team(size, fleet.config.samples, most_blocks(fleet.device))
+    if not together or fleet.stack.unit.step.loss is not None:  # which may be of the examples together
+        blocks = 1
     if not shared or not small(fleet, size):
         return None
     try:
-        text = written(*recorded(fleet, size, [request.shape for request in lane.requests]), size, shared)
+        noise = [request.shape for request in lane.requests]
+        step = whole = recorded(fleet, size, noise)
+        if blocks > 1:
+            step = recorded(fleet, size, noise, blocks)
+            if not _adds_up(fleet, lane, whole, step, blocks):  # examples of a batch have to do with one another
+                step, blocks = whole, 1
+        text = written(*step, size, shared, blocks)
     except Unsupported:
         return None
     except Exception as error:  # of torch's recorders, by a network that they cannot follow
         warnings.warn(f"this fleet trains without a kernel of its own, which is not to be had: {error}", stacklevel=2)
         return None
     return Kernel(text, fleet, lane) if text.products <= PRODUCTS else None
+
+
+def _adds_up(fleet: Fleet, lane: Lane, whole: Recorded, parts: Recorded, blocks: int) -> bool:
+    """Whether the first network's first step by parts of its batch is its step, to rounding, by torch's operations."""
+    state = fleet.state
+    rows = lane.index[0, 0]
+    given = [
+        state.weights[:1],
+        state.alive[:1],
+        state.sums[:1],
+        lane.knobs[0, :1],
+        fleet.pool.x[rows],
+        fleet.pool.y[rows],
+    ]
+    given += [value[:1] for value in (*state.slots.values(), *state.still.values())]
+    given = [value.cpu() for value in (*given, *(noise[0, 0] for noise in lane.noise))]
+    own = len(rows) // blocks
+
+    def part(array: Array, value: Tensor, rank: int) -> Tensor:
+        if array.name in "xy":
+            return value[rank * own : (rank + 1) * own].clone()
+        return (value if array.own is None else array.own[1].cut(value, rank)).clone()
+
+    together = [value.clone() for value in given]
+    apart = [[part(a, v, rank) for a, v in zip(parts[1], given, strict=True)] for rank in range(blocks)]
+    team.lockstep(whole[0], [together])
+    team.lockstep(parts[0], apart)
+    body = ~fleet.stack.localizer.cpu()  # the others' gradients may hang on a rounding, as in `unlike`
+    for array, wanted, found in zip(whole[1], together, apart[0], strict=True):
+        if array.name.startswith("slot"):
+            wanted, found = wanted[:, body], found[:, body]
+        if array.name.startswith(("slot", "still", "sums")):
+            far = (found.double() - wanted.double()).norm() > ADDED * wanted.double().norm()
+            if bool(far):
+                return False
+    return True
 
 
 def unlike(found: State, wanted: State, body: Tensor) -> str:

@@ -8,10 +8,19 @@
 #define MANY_THREADS
 #define DEVICE __device__ __forceinline__
 #define SYNC() __syncthreads()
+#define TEAM_SYNC()                                                 \
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); \
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")
+#define ALIKE(type, name, count) __shared__ type name[count]
 #define ROOM(first, count)
 #define WRITES(first, count)
 #define READS(first, count)
 #define SHARED(type, name, count) extern __shared__ type name[]
+#if TEAM > 1
+#define IN_TEAMS __cluster_dims__(TEAM, 1, 1)
+#else
+#define IN_TEAMS
+#endif
 #undef INFINITY
 #undef NAN
 #define INFINITY __int_as_float(0x7f800000)
@@ -19,20 +28,15 @@
 #else
 #include <cmath>
 #define DEVICE inline
-#ifndef SYNC  // whoever watches what is read and written gives these words a meaning
-#define SYNC()
-#define ITEM()
-#define ROOM(first, count)
-#define WRITES(first, count)
-#define READS(first, count)
-#endif
-#define SHARED(type, name, count) \
-  static type name[(count) + 1];  \
+// Who runs it there gives a meaning to SYNC, TEAM_SYNC, blockIdx and own_rank, to ITEM, ROOM, WRITES and READS.
+#define SHARED(type, name, count)      \
+  static type name##_[TEAM][(count) + 1]; \
+  type* name = name##_[own_rank];       \
   ROOM(name, count)
+#define ALIKE SHARED
+#define IN_TEAMS
 #define __global__
 #define __launch_bounds__(threads)
-static struct { int x; } blockIdx;
-extern "C" void network(int m) { blockIdx.x = m; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 #endif
 
@@ -65,17 +69,19 @@ struct All {
 
 constexpr int WARPS = THREADS / 32;
 
-// get(i) for every i below N, and then put(i, what was got): several are read before the first is written.
-template <int N, int TOGETHER, class Get, class Put>
-DEVICE void each(Get get, Put put) {
-  for (int first = threadIdx.x; first < N; first += THREADS * TOGETHER) {
+// get(i) for every i below N, and then put(i, what was got): several are read before the first is written. Of BLOCKS
+// that share the work, this is one.
+template <int N, int TOGETHER, int BLOCKS = 1, class Get, class Put>
+DEVICE void each(Get get, Put put, int block = 0) {
+  constexpr int STEP = THREADS * BLOCKS;
+  for (int first = block * THREADS + threadIdx.x; first < N; first += STEP * TOGETHER) {
     decltype(get(0)) got[TOGETHER];
 #pragma unroll
     for (int u = 0; u < TOGETHER; ++u)
-      if (first + u * THREADS < N) got[u] = get(first + u * THREADS);
+      if (first + u * STEP < N) got[u] = get(first + u * STEP);
 #pragma unroll
     for (int u = 0; u < TOGETHER; ++u)
-      if (first + u * THREADS < N) put(first + u * THREADS, got[u]);
+      if (first + u * STEP < N) put(first + u * STEP, got[u]);
   }
 }
 
@@ -99,14 +105,13 @@ DEVICE void total(Get get, Put put) {
   } else if constexpr (KEPT >= WARPS / 2 || GONE <= 256) {  // a warp each
     for (int i = warp; i < KEPT; i += WARPS) {
       float value = Way::none();
-#pragma unroll 4
+#pragma unroll 8
       for (int j = lane; j < GONE; j += 32) value = Way::both(value, get(i, j));
       value = across_warp<Way>(value);
       if (!lane) put(i, value);
     }
   } else {  // all threads each
-    __shared__ float parts[WARPS];
-    ROOM(parts, WARPS);
+    ALIKE(float, parts, WARPS);
     for (int i = 0; i < KEPT; ++i) {
       float value = Way::none();
 #pragma unroll 4
@@ -154,29 +159,57 @@ struct Fragment {
 };
 
 // The sums of some steps, eight products each, of a tile of MT times 16 rows and NT times 8 columns for each of PLACES.
+//
+// Beyond its last row, column or product a matrix is read there once more, and products beyond the last are of zeros: a
+// read that is only made on a condition is waited for before the next is begun.
 template <int ROWS, int COLUMNS, int DEPTH, int PLACES, bool EXACT, int MT, int NT, class A, class B>
 DEVICE void accumulate(float (&sum)[PLACES][MT][NT][4], int row, int column, int first, int last, A a, B b) {
   const int lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
+  int rows[MT][2], columns[NT];
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = row + m * 16 + group + h * 8;
+      rows[m][h] = ROWS % (16 * MT) == 0 || r < ROWS ? r : ROWS - 1;
+    }
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    const int c = column + n * 8 + group;
+    columns[n] = COLUMNS % (8 * NT) == 0 || c < COLUMNS ? c : COLUMNS - 1;
+  }
 #pragma unroll 2
   for (int k = first; k < last; k += 8) {
-    const int ks[2] = {k + member, k + member + 4};
+    float ours[MT][4], theirs[PLACES][NT][2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int d = k + member + h * 4;
+      const bool there = DEPTH % 8 == 0 || d < DEPTH;
+      const int at = there ? d : DEPTH - 1;
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float x = a(rows[m][i], at);
+          ours[m][h * 2 + i] = there ? x : 0.0f;
+        }
+#pragma unroll
+      for (int p = 0; p < PLACES; ++p)
+#pragma unroll
+        for (int n = 0; n < NT; ++n) theirs[p][n][h] = b(at, columns[n], p);
+    }
     Fragment<4, EXACT> left[MT];
 #pragma unroll
     for (int m = 0; m < MT; ++m)
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const int r = row + m * 16 + group + n % 2 * 8, d = ks[n / 2];
-        left[m].set(n, (ROWS % 16 == 0 || r < ROWS) && (DEPTH % 8 == 0 || d < DEPTH) ? a(r, d) : 0.0f);
-      }
+      for (int i = 0; i < 4; ++i) left[m].set(i, ours[m][i]);
 #pragma unroll
     for (int p = 0; p < PLACES; ++p)
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
         Fragment<2, EXACT> right;
-        const int c = column + n * 8 + group;
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
-          right.set(h, (COLUMNS % 8 == 0 || c < COLUMNS) && (DEPTH % 8 == 0 || ks[h] < DEPTH) ? b(ks[h], c, p) : 0.0f);
+        for (int h = 0; h < 2; ++h) right.set(h, theirs[p][n][h]);
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
           if constexpr (EXACT) {
@@ -258,9 +291,9 @@ DEVICE void long_product(float* room, A a, B b, Put put) {
 
 // What a thread does before it waits for others is an item; in which order items are done is not known.
 
-template <int N, int TOGETHER, class Get, class Put>
-static void each(Get get, Put put) {
-  for (int i = 0; i < N; ++i) {
+template <int N, int TOGETHER, int BLOCKS = 1, class Get, class Put>
+static void each(Get get, Put put, int block = 0) {
+  for (int i = block; i < N; i += BLOCKS) {
     ITEM();
     put(i, get(i));
   }

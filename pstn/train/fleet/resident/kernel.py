@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pstn.train.fleet.resident.products import WARPS
 from pstn.train.fleet.resident.step import Text
+from pstn.train.fleet.resident.team import TEAMS
 
 if TYPE_CHECKING:
     from pstn.train.fleet.fleet import Fleet
@@ -34,17 +35,24 @@ def shared_memory(device: torch.device) -> int:
     return min(SHARED, getattr(properties, "shared_memory_per_block_optin", 48 * 1024) // 4 - OWN)
 
 
+def most_blocks(device: torch.device) -> int:
+    """How many blocks of a network can run side by side and wait for one another: one, on a GPU without clusters."""
+    if device.type != "cuda":
+        return max(TEAMS)
+    return max(TEAMS) if not torch.version.hip and torch.cuda.get_device_properties(device).major >= 9 else 1
+
+
 @cache
-def source(text: str) -> str:
-    """A kernel with what it is written in."""
+def source(text: str, team: int) -> str:
+    """A kernel with what it is written in, for so many blocks a network."""
     words = Path(__file__).with_name("device.cuh").read_text()
-    return f"#define THREADS {THREADS}\n{words}\n{text}"
+    return f"#define THREADS {THREADS}\n#define TEAM {team}\n{words}\n{text}"
 
 
 @cache
-def compiled(text: str, shared: int) -> Any:
+def compiled(text: str, shared: int, team: int) -> Any:
     """The kernel of a text, to be called with a grid, a block, arguments, and so many bytes of shared memory."""
-    kernel = torch.cuda._compile_kernel(source(text), "step", nvcc_options=list(OPTIONS))
+    kernel = torch.cuda._compile_kernel(source(text, team), "step", nvcc_options=list(OPTIONS))
     kernel.set_shared_memory_config(shared)
     return kernel
 
@@ -60,6 +68,7 @@ class Kernel:
 
     def __init__(self, text: Text, fleet: Fleet, lane: Lane) -> None:
         self.text, self.count = text, fleet.stack.count
+        self.blocks = self.count * text.team
         state = fleet.state
         given: dict[str, Tensor] = {"weights": state.weights, "alive": state.alive, "sums": state.sums}
         given |= {"knobs": lane.knobs}
@@ -68,11 +77,11 @@ class Kernel:
         pool = (fleet.pool.x.contiguous(), fleet.pool.y.contiguous())
         self.arguments = [
             lane.cursor, self.count, lane.capacity, *pool, lane.index, *(given[name] for name in text.arrays),
-            text.constants.to(fleet.device), torch.empty(max(1, self.count * text.room), device=fleet.device),
+            text.constants.to(fleet.device), torch.empty(max(1, self.blocks * text.memory), device=fleet.device),
         ]  # fmt: skip
         assert all(value.is_contiguous() for value in self.arguments if isinstance(value, Tensor))
 
     def __call__(self) -> None:
         """Take the step."""
         shared = 4 * self.text.shared
-        compiled(self.text.source, shared)((self.count, 1, 1), (THREADS, 1, 1), self.arguments, shared)
+        compiled(self.text.source, shared, self.text.team)((self.blocks, 1, 1), (THREADS, 1, 1), self.arguments, shared)

@@ -15,6 +15,7 @@ from pstn.train.fleet.resident import entries, products, totals
 from pstn.train.fleet.resident.entries import picked, pointwise
 from pstn.train.fleet.resident.index import Index, Place
 from pstn.train.fleet.resident.nodes import shape_of, type_of
+from pstn.train.fleet.resident.team import brought_together
 from pstn.train.fleet.resident.values import Lazy, Number, Unsupported, Value, literal, written
 from pstn.train.fleet.resident.writer import Writer
 
@@ -40,6 +41,11 @@ def plain(whether: bool) -> None:
     """Refuse an operation in a form that has no translation."""
     if not whether:
         raise Unsupported("an operation in a form that has no translation")
+
+
+@operation("pstn.team_mean.default")
+def _team_mean(self: Translator, node: Node, x: Value) -> Value:
+    return brought_together(self.writer, self.ready(x), self.team)
 
 
 # Arithmetic, entry by entry.

@@ -45,7 +45,7 @@ def contracted(
         costs: What it takes to get an entry of the left, and of each of the right.
     """
     rows, columns, depth = sizes
-    writer.products += rows * columns * depth * len(rights)
+    writer.products += rows * columns * depth * len(rights) * int(writer.often[-1])
     down, across, pieces = _cut(rows, columns, depth, len(rights), *costs)
     truth = "true" if exact else "false"
     if pieces > 1:

@@ -44,10 +44,12 @@ class Translator:
     Arguments:
         module: The step: operations on the arrays of one network, which end in copies to those that change.
         arrays: What the step is given, by the names of its placeholders.
+        team: How many blocks a network has, each for a part of the examples.
     """
 
-    def __init__(self, module: GraphModule, arrays: Mapping[str, Value]) -> None:
+    def __init__(self, module: GraphModule, arrays: Mapping[str, Value], team: int = 1) -> None:
         self.writer = Writer()
+        self.team = team
         self.values: dict[Node, Any] = {}
         self.constants: list[Tensor] = []
         self.uses, self.last = uses(module.graph), last(module.graph)
@@ -237,9 +239,9 @@ class Translator:
                 if value.pending or value.inputs & (changing - mine):
                     moved = picked(value, value.shape, lambda _, place: place) if isinstance(value, Memory) else value
                     group[n] = room, written(self.writer, moved)
-        self.writer.barrier()
+        (self.writer.barrier if self.team == 1 else self.writer.meet)()
         for group in groups.values():
-            each(self.writer, group)
+            each(self.writer, group, shared_out=self.team > 1)
 
 
 def _known(node: Node, given: Sequence[Any], options: Mapping[str, Any]) -> Number | None:

@@ -257,8 +257,14 @@ def written(writer: Writer, value: Value, room: Memory | None = None) -> Memory:
     return room
 
 
-def each(writer: Writer, pairs: Sequence[tuple[Memory, Value]]) -> None:
-    """Write arrays of one shape to memory, entry by entry; what an entry is made of is read before it is written."""
+def each(writer: Writer, pairs: Sequence[tuple[Memory, Value]], shared_out: bool = False) -> None:
+    """Write arrays of one shape to memory, entry by entry; what an entry is made of is read before it is written.
+
+    Arguments:
+        writer: The kernel.
+        pairs: Where to, and what.
+        shared_out: Whether each block of the network writes a part of the entries.
+    """
     shape, total = pairs[0][1].shape, pairs[0][1].numel
     waiting = sorted(frozenset().union(*(value.pending for _, value in pairs)), key=id)
     assert len(waiting) <= 1, "two products at once"
@@ -281,11 +287,12 @@ def each(writer: Writer, pairs: Sequence[tuple[Memory, Value]]) -> None:
         assert len(kinds) == 1, "arrays of several types at once"
         kind = f"Many<{kinds.pop()}, {len(pairs)}>"
         together = min(TOGETHER, max(1, total // MANY))
-        with writer.block(f"each<{total}, {together}>([&](int i) -> {kind} {{", "},", total):
+        blocks = "TEAM" if shared_out else "1"
+        with writer.block(f"each<{total}, {together}, {blocks}>([&](int i) -> {kind} {{", "},", total):
             place = Place(shape, flat=writer.argument("i", total))
             found = [value.at(writer, place) for _, value in pairs]
             writer.line(f"return {{{{{', '.join(found)}}}}};")
-        with writer.block(f"[&](int i, {kind} found) {{", "});", total):
+        with writer.block(f"[&](int i, {kind} found) {{", "}, rank);" if shared_out else "});", total):
             place = Place(shape, flat=writer.argument("i", total))
             put(place, [f"found[{n}]" for n in range(len(pairs))])
     writer.covered = before

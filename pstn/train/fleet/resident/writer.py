@@ -164,6 +164,11 @@ class Writer:
         self.line("SYNC();")
         self.passed()
 
+    def meet(self) -> None:
+        """Wait for one another, the other blocks of the network too."""
+        self.line("TEAM_SYNC();")
+        self.passed()
+
     def passed(self) -> None:
         """There has been a barrier."""
         self.epoch += 1
@@ -182,6 +187,7 @@ class Scratch:
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self.heat: dict[int, float] = {}  # how often a piece is read or written
+        self.open: set[int] = set()  # the pieces that other blocks of the network see, which keep their place
         self.first: dict[int, int] = {}
         self.last: dict[int, int] = {}
 
@@ -190,21 +196,25 @@ class Scratch:
         self.sizes.append(-(-size // ALIGNED) * ALIGNED)
         return len(self.sizes) - 1
 
-    def laid_out(self, shared: int) -> tuple[dict[int, str], int, int]:
-        """Where each piece begins, and how much memory is shared by a block's threads, and how much is not.
+    def laid_out(self, shared: int) -> tuple[dict[int, str], int, int, int]:
+        """Where each piece begins, and how much memory is shared by a block's threads, is not, and is seen by others.
 
-        What is not needed any more is written over. Shared is what is read and written most for its size, as far as there
-        is room for so many numbers: it is much faster, and there is little of it.
+        What is not needed any more is written over. Shared is what is read and written most for its size, as far as
+        there is room for so many numbers: it is much faster, and there is little of it.
         """
         here: dict[int, int] = {}
-        for piece in sorted(self.first, key=self._worth, reverse=True):
+        for piece in sorted(self.first.keys() - self.open, key=self._worth, reverse=True):
             more = here | {piece: self._free(piece, here)}
             if self._end(more) > shared:  # largest first may leave less room between them
                 more = self._packed(more)
             here = more if self._end(more) <= shared else here
-        there = self._packed(self.first.keys() - here.keys())
-        names = {p: f"H + {at}" for p, at in here.items()} | {p: f"S + {at}" for p, at in there.items()}
-        return names, self._end(here), self._end(there)
+        there = self._packed(self.first.keys() - here.keys() - self.open)
+        seen: dict[int, int] = {}
+        for piece in sorted(self.open):
+            seen[piece] = self._end(seen)
+        memory = {"H": here, "S": there, "R": seen}
+        names = {p: f"{name} + {at}" for name, begins in memory.items() for p, at in begins.items()}
+        return names, self._end(here), self._end(there), self._end(seen)
 
     def _worth(self, piece: int) -> float:
         """How much is gained by sharing a piece, for the room that it takes up."""
