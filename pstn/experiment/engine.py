@@ -103,11 +103,18 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
     waiting: list[tuple[Plan, Job]] = []
     running: dict[Job, Plan] = {}
     failures: list[Exception] = []
+    going = list(plans)  # the tables whose data is to be had
     taken: set[Path] = set()  # the networks that somebody trains or has trained
     shown = {plan: Bar(plan.table.id, progress, console) for plan in plans}
     while True:
-        for plan in plans:
-            found = plan.jobs()
+        for plan in tuple(going):
+            try:
+                found = plan.jobs()
+            except Exception as error:  # of its data: a download that fails, a file that is broken
+                failures.append(error)
+                console.print(f"{plan.table.id} is left: {error}", markup=False, highlight=False, soft_wrap=True)
+                going.remove(plan)
+                continue
             waiting += [(plan, job) for job in found]
             for job in found:
                 shown[plan].expect(job)

@@ -132,6 +132,24 @@ def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeyp
     assert essence(tmp_path) == essence(done)
 
 
+def test_a_table_whose_data_cannot_be_had_leaves_the_others_alone(table, tmp_path, capsys):
+    def download(fold):
+        raise ConnectionError("could not download digits.gz")
+
+    one = replace(table, rows=[table.row("fast")], quick=(), claims=())
+    lost = replace(one, id="toy/lost", rows=[replace(one.rows[0], data=download)])
+    options = {
+        "device": "cpu",
+        "runs": tmp_path / "runs",
+        "results": tmp_path / "results",
+        "console": Console(width=200),
+    }
+    with pytest.raises(ConnectionError, match="could not download"):
+        run_all([lost, one], **options)
+    assert "toy/lost is left: could not download digits.gz" in capsys.readouterr().out
+    assert {r["row"] for r in essence(tmp_path).values()} == {"fast"}
+
+
 def test_two_runs_do_not_train_the_same_fleet(table, done, tmp_path):
     one = replace(table, rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())
     plan = Plan(one, one.rows[:1], (tmp_path / "runs").absolute(), Results(tmp_path / "none"))

@@ -65,7 +65,7 @@ class Lane:
         self.compiled = self.recorded and uses >= ENDURANCE
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.operations: GraphModule | None = None  # a step, written down
-        self.kernel: Kernel | None = None  # a step as one kernel, in which each network has a multiprocessor
+        self.kernel: Kernel | None = None  # a step as one kernel, in which each network has multiprocessors
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def fill(self, index: Tensor, knobs: Tensor) -> None:

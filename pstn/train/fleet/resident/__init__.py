@@ -1,9 +1,10 @@
-"""A step of all networks as one kernel, in which each network has a multiprocessor to itself.
+"""A step of all networks as one kernel, in which each network has multiprocessors to itself: one, or a few.
 
 A step of a small network is some hundred operations of a microsecond each, if that: as kernels of their own, most of
 their time is beginning and ending. Here they are parts of one kernel, from picking the batch to the optimizer, behind
 one another in one program a network. A program fills one of a GPU's multiprocessors, of which there are more than a
-hundred, and as many networks train side by side.
+hundred, and as many networks train side by side. Where a batch has pictures enough, several programs share them and
+meet where their means are taken (:mod:`.team`): what each works on then fits its multiprocessor's own memory.
 
 A step is recorded as the operations it comes to (:mod:`.step`), and these are written as a kernel in CUDA C++
 (:mod:`.translate`, in the words of ``device.cuh``), which torch has compiled: what is computed entry by entry goes

@@ -1,8 +1,9 @@
 // What the kernel of a step is written in: loops over entries, sums, and matrix products, by all threads of a block.
 //
-// A block is a network, alone with its multiprocessor. On a GPU, products are taken by tensor cores. Without one (a C++
-// compiler), a block is a single thread and every loop is plain, or, where somebody stands in for threads
-// (MANY_THREADS), as many as on a GPU. This is how a step is tested where there is none.
+// A block is a network, or one of a TEAM that share the examples of its batch, alone with its multiprocessor. On a GPU,
+// products are taken by tensor cores. Without one (a C++ compiler), a block is a single thread and every loop is plain,
+// or, where somebody stands in for threads (MANY_THREADS), as many as on a GPU. This is how a step is tested where there
+// is none.
 
 #ifdef __CUDACC__
 #define MANY_THREADS
