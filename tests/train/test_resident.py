@@ -23,6 +23,8 @@ from pstn.train.fleet.optimizer import State
 from pstn.train.fleet.resident import kernel
 from pstn.train.fleet.resident.index import Index, Place, split, strides
 from pstn.train.fleet.resident.products import MOST, WARPS, _cut
+from pstn.train.fleet.resident.team import part_of
+from pstn.train.fleet.resident.values import Unsupported
 from pstn.train.fleet.resident.writer import Scratch, Writer
 
 
@@ -178,6 +180,28 @@ def test_a_loss_of_its_own_is_of_the_whole_batch(team, here):
     members = [Member(network("pooled", i), data("pooled", i), None, config, loss=loss) for i in range(2)]
     fit_fleet(members, progress=False)
     assert {lane.kernel.text.team for lane in here if lane.kernel} <= {1}
+
+
+def test_noise_that_is_no_examples_own_is_for_one_block(team, here, monkeypatch):
+    def refuse(whole, own, size, team):
+        if team > 1:
+            raise Unsupported("noise of an unknown kind")
+
+    monkeypatch.setattr("pstn.train.fleet.resident.step.part_of", refuse)
+    train("student", 1, **SHARED)
+    assert {lane.kernel.text.team for lane in here} == {1}
+
+
+def test_parts_of_noise_are_those_of_their_examples():
+    """Of two samples of four examples each, which lie behind one another, and of one number an example."""
+    whole = torch.arange(16).view(8, 2)
+    part = part_of((8, 2), (4, 2), 4, 2)
+    assert part.cut(whole, 1)[:, 0].tolist() == [4, 6, 12, 14]
+    assert part_of((4, 3), (2, 3), 4, 2).cut(torch.arange(12).view(4, 3), 1)[:, 0].tolist() == [6, 9]
+    assert part_of((5, 3), (5, 3), 4, 2) is None
+    for wrong in ((3, 3), (1, 3)):
+        with pytest.raises(Unsupported):
+            part_of((4, 3), wrong, 4, 2)
 
 
 def test_what_several_blocks_do_wrong_one_does(team, here, monkeypatch):

@@ -17,6 +17,7 @@ it is compared with torch's before it is used (:func:`unlike`). What has no tran
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,18 +73,26 @@ def resident(fleet: Fleet, lane: Lane, *, together: bool = True) -> Kernel | Non
         return None
     try:
         noise = [request.shape for request in lane.requests]
-        step = whole = recorded(fleet, size, noise)
-        if blocks > 1:
-            step = recorded(fleet, size, noise, blocks)
-            if not _adds_up(fleet, lane, whole, step, blocks):  # examples of a batch have to do with one another
-                step, blocks = whole, 1
-        text = written(*step, size, shared, blocks)
+        step = recorded(fleet, size, noise)
+        parts = _by_parts(fleet, lane, step, noise, blocks) if blocks > 1 else None
+        text = written(*(parts or step), size, shared, blocks if parts else 1)
     except Unsupported:
         return None
     except Exception as error:  # of torch's recorders, by a network that they cannot follow
         warnings.warn(f"this fleet trains without a kernel of its own, which is not to be had: {error}", stacklevel=2)
         return None
     return Kernel(text, fleet, lane) if text.products <= PRODUCTS else None
+
+
+def _by_parts(
+    fleet: Fleet, lane: Lane, whole: Recorded, noise: Sequence[tuple[int, ...]], blocks: int
+) -> Recorded | None:
+    """A step by so many parts of its batch; None where it cannot be had, or examples have to do with one another."""
+    try:
+        parts = recorded(fleet, lane.index.shape[2], noise, blocks)
+        return parts if _adds_up(fleet, lane, whole, parts, blocks) else None
+    except (Unsupported, RuntimeError, ValueError):
+        return None
 
 
 def _adds_up(fleet: Fleet, lane: Lane, whole: Recorded, parts: Recorded, blocks: int) -> bool:
