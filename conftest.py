@@ -7,8 +7,13 @@ os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import hypothesis
 import pytest
 import torch
+
+# How long a test takes says how busy the machine is.
+hypothesis.settings.register_profile("pstn", deadline=None)
+hypothesis.settings.load_profile("pstn")
 
 
 @pytest.fixture(autouse=True)

@@ -240,7 +240,7 @@ def test_draw_refuses():
         draw(q, 1, "halton")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 4), max_size=3),
     st.integers(1, 6),

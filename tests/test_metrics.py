@@ -31,7 +31,7 @@ def test_a_perfect_and_a_perfectly_wrong_prediction():
     assert summary(probs, wrong) == pytest.approx({"accuracy": 0, "nll": float("inf"), "brier": 2, "ece": 1})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 300), st.integers(2, 12), st.integers(1, 40), st.sampled_from([0.1, 2.0, 200.0]), st.integers(0, 99)
 )

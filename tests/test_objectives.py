@@ -125,7 +125,7 @@ def test_gradients_reach_the_posterior(spec, bound):
         assert parameter.grad.any()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 3), st.integers(2, 4), st.integers(0, 100))
 def test_order_of_samples_and_heads_does_not_matter(samples, batch, heads, classes, seed):
     generator = torch.Generator().manual_seed(seed)

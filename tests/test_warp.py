@@ -35,13 +35,13 @@ def test_laws(family, size):
     assert_warp(family, size, scale=0.1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3))
 def test_whole_pixels_move_exactly(size):
     assert_integer_shift(size)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3))
 def test_pixels_and_positions_are_inverse(size):
     grid = identity_grid(size, dtype=torch.float64)

@@ -22,7 +22,7 @@ def origin(data):
 labels = st.lists(st.integers(0, 4), min_size=2, max_size=80)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(labels, st.floats(0.1, 0.9), st.integers(0, 5))
 def test_split_is_disjoint_complete_and_repeatable(y, fraction, seed):
     y = torch.tensor(y)
@@ -39,7 +39,7 @@ def test_split_is_disjoint_complete_and_repeatable(y, fraction, seed):
     assert all(torch.equal(a.x, b.x) for a, b in zip(parts, again, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.integers(0, 5))
 def test_split_of_balanced_classes_is_balanced(first, second, classes, seed):
     whole = make((first + second) * classes, classes)

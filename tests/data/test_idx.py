@@ -19,7 +19,7 @@ def as_idx(array):
     return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(CODES)), st.lists(st.integers(1, 4), max_size=4), st.booleans())
 def test_there_and_back(tmp_path_factory, dtype, shape, packed):
     array = np.random.default_rng(0).normal(0, 50, shape).astype(dtype)

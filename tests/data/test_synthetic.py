@@ -11,7 +11,7 @@ BOTH = pytest.mark.parametrize("make", [cbf, two_patterns])
 
 
 @BOTH
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n=st.integers(1, 40), length=st.integers(16, 200), seed=st.integers(0, 9))
 def test_any_size(make, n, length, seed):
     data = make(n, length, seed)

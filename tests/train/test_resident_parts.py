@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pstn.train.fleet.resident import kernel, team
@@ -16,7 +16,6 @@ from pstn.train.fleet.resident.values import Unsupported
 from pstn.train.fleet.resident.writer import Scratch, Writer
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
 def test_a_place_in_an_array_and_in_a_row_are_the_same(shape, data):
     writer = Writer()
@@ -32,7 +31,6 @@ def test_a_place_in_an_array_and_in_a_row_are_the_same(shape, data):
     assert found == [int(n) for n in torch.unravel_index(torch.tensor(i), tuple(shape))]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 9), st.integers(0, 9)), max_size=12), st.integers(0, 500))
 def test_scratch_memory_is_used_again_but_not_at_once(pieces, shared):
     scratch = Scratch()
@@ -56,7 +54,6 @@ def test_scratch_memory_is_used_again_but_not_at_once(pieces, shared):
                 assert spans[a][2] <= spans[b][1] or spans[b][2] <= spans[a][1]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 400), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([1, 4]))
 def test_products_are_cut_within_what_a_warp_can_hold(rows, columns, depth, rights):
     down, across, pieces = _cut(rows, columns, depth, rights, 1, 1)
