@@ -53,8 +53,9 @@ NOTE = (
     "Networks are trained on three quarters of the train file, split by class; the rest chooses settings. What the "
     "papers' repeats share is unknown; here, the split. Where the test files of TwoPatterns and Wafer lack their first "
     "series, so do these figures. Figures are of five repeats; claims on FaceAll are tested by ten more as well. "
-    "At the papers' constant learning rate, a loss near zero jumps up now and then, and takes some epochs to fall again: "
-    "networks whose last epoch comes soon after are poor, such as one CNN of these fifteen and one P-STN of the preprint."
+    "At the papers' constant learning rate, a loss near zero jumps up now and then and takes some epochs to fall "
+    "again. Networks whose last epoch comes soon after are poor: so are, it seems, one CNN of these fifteen and one "
+    "P-STN of the preprint's."
 )
 
 
