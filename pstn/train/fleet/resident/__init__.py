@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Recorded = tuple[GraphModule, list[Array]]
 __all__ = ["resident", "small", "unlike"]
 
-#: The most products of a step that a multiprocessor is to do, some 20 microseconds a million; and the most numbers that
+#: The most products of a step that a multiprocessor is to do, some 15 microseconds a million; and the most numbers that
 #: go in times weights for a step to be tried at all, which takes it twice on a CPU.
 PRODUCTS, TRIED = 30_000_000, 4_000_000_000
 #: How far losses and gradients of a step may be from torch's, as a part of them: rounded factors are nearer than that.
