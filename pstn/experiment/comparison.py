@@ -169,7 +169,10 @@ class Comparison:
         for claim in self.table.claims:
             found, test = self.tested(claim)
             paper = self.in_paper(claim)
-            numbers = None if test is None else f"{'pairs' if self.shares(claim) else 'Welch'}: {_numbers(test)}"
+            numbers = "neither varies" if found in ("confirmed", "refuted") else None
+            if test is not None:
+                means = _apart(test, claim) if claim.alike else _numbers(test)
+                numbers = f"{'pairs' if self.shares(claim) else 'Welch'}: {means}"
             if found == SMALLER and test is not None and paper is not None:
                 numbers = f"{numbers}; from the paper's: {_numbers(test.less(paper))}"
             if found == "confirmed" and claim.control is not None:
@@ -183,7 +186,8 @@ class Comparison:
         note = (
             "Pairs decide where both rows learned from the same examples in each fold, and from others in another: "
             "such folds differ by what is in them. Welch's test decides elsewhere. Refuted in size: the difference is "
-            "not told from none, but from the paper's, which is larger."
+            "not told from none, but from the paper's, which is larger. Rows are alike where two one-sided tests tell "
+            "their difference from one as large as the test names."
         )
         return Table([Column(name, "left") for name in columns], rows, note=note)
 
@@ -233,6 +237,7 @@ class Comparison:
         """Whether a claim is confirmed, refuted or left open, and the test that decides.
 
         What is not told from a difference of none may still be told from the paper's: then that is what is refuted.
+        Where neither row varies at all there is no test, and two values that differ decide.
         """
         both, shares = self._rows(claim), self.shares(claim)
         if not both:
@@ -241,8 +246,13 @@ class Comparison:
         records = self._common(claim) if shares else [result.tested for result in both]
         scores = [result.values(claim.metric, each) for result, each in zip(both, records, strict=True)]
         a, b = (Measured(each).mean for each in scores)
+        if claim.alike:
+            chance = math.nan if test is None else test.apart(claim.alike)
+            return "confirmed" if chance <= LEVEL else "refuted" if chance >= 1 - LEVEL / 2 else "open", test
         ahead = (a > b) == claim.more and a != b
-        if test is not None and test.p <= LEVEL:
+        constant = all(len(each) > 1 and len(set(each)) == 1 for each in scores)
+        certain = test is None and constant and math.isfinite(a - b) and a != b
+        if certain or (test is not None and test.p <= LEVEL):
             return "confirmed" if ahead else "refuted", test
         paper, side = self.in_paper(claim), 1 if claim.more else -1
         if test is not None and paper is not None and side * paper.difference > 0:
@@ -346,7 +356,14 @@ def _numbers(test: Welch | None) -> str | None:
     return None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
 
 
+def _apart(test: Welch, claim: Claim) -> str:
+    _, factor, digits = shown(claim.metric)
+    return f"apart by {factor * claim.alike:.{digits}f} or more: {_probability(test.apart(claim.alike))}"
+
+
 def _chance(test: Welch | None) -> str | None:
-    if test is None:
-        return None
-    return "p < 0.001" if test.p < 0.001 else f"p = {test.p:.3f}"
+    return None if test is None else _probability(test.p)
+
+
+def _probability(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

@@ -37,6 +37,22 @@ class Welch:
         half = quantile(level, self.freedom) * self.error
         return self.difference - half, self.difference + half
 
+    def apart(self, margin: float) -> float:
+        """How probable a difference as small as this is, if the means are apart by ``margin`` or more: the larger
+        probability of two one-sided tests, which says that means are alike where :attr:`p` only fails to tell them
+        apart.
+
+        References:
+            A comparison of the two one-sided tests procedure and the power approach (Schuirmann, 1987).
+
+        Example:
+            >>> round(Welch(0.1, 0.2, 8).apart(1.0), 4), round(Welch(0.9, 0.2, 8).apart(1.0), 4)
+            (0.001, 0.3153)
+        """
+        t = (margin - abs(self.difference)) / self.error
+        beyond = two_sided(t, self.freedom) / 2
+        return beyond if t > 0 else 1 - beyond
+
     def less(self, other: Welch) -> Welch:
         """The test of this difference less another, independent one.
 

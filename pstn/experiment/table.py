@@ -18,7 +18,7 @@ QUICK_ROWS = 6
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper that says that one row is better than another.
+    """A sentence of a paper that says that one row is better than another, or that the two are alike.
 
     Arguments:
         words: The claim.
@@ -26,6 +26,8 @@ class Claim:
         than: The name of the other.
         metric: By which score.
         more: Whether more of it is better.
+        alike: For a claim that neither is better: how far apart the means of rows that are alike may be, in the score's
+            own unit. A difference that is not told from none does not show that; an interval this small does.
         control: The names of two rows that differ in what the claim is about and in nothing else. A claim that holds
             where its control does not is confounded.
     """
@@ -35,6 +37,7 @@ class Claim:
     than: str
     metric: str = "accuracy"
     more: bool = True
+    alike: float = 0.0
     control: tuple[str, str] | None = None
 
     @property

@@ -1,5 +1,6 @@
 """Paper against ours, from the file of results alone."""
 
+import math
 import shutil
 import statistics
 from dataclasses import replace
@@ -81,6 +82,37 @@ def test_a_claim_is_confirmed_refuted_or_open(table, ours, more, verdict):
     found, test = comparison.tested(Claim("", "pstn", "cnn", more=more))
     assert found == verdict
     assert (test.p < 0.05) == (not found.startswith("open"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((0.700, 0.704), "confirmed"), ((0.60, 0.80), "open"), ((0.75, 0.755), "refuted"), ((0.705, 0.715), "open")],
+)
+def test_rows_are_alike_where_their_interval_is_small_enough(table, ours, verdict):
+    """Two that vary much are not told apart, and are not alike for that."""
+    claim = Claim("as good as", "pstn", "cnn", alike=0.01)
+    rows = [measured(table, "pstn", (*ours, *ours)), measured(table, "cnn", (0.700, 0.703, 0.702))]
+    comparison = Comparison(replace(table, claims=[claim]), rows)
+    found, test = comparison.tested(claim)
+    assert found == verdict
+    ((_, shown, _, _, numbers, _),) = comparison.claims().rows
+    assert shown == verdict
+    assert numbers.startswith("Welch: apart by 1.00 or more: p ")
+    swapped = Comparison(table, rows).tested(replace(claim, better="cnn", than="pstn"))[0]
+    assert swapped == verdict, "neither is the better one"
+    assert test.apart(1.0) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [((1.0, 1.0, 1.0), "confirmed"), ((0.0, 0.0), "open (not ahead by the means)"),
+     ((1.0,), "open (ahead by the means)"), ((math.inf, math.inf), "open (ahead by the means)")],
+)  # fmt: skip
+def test_rows_that_never_vary_need_no_test(table, values, verdict):
+    rows, claim = [measured(table, "pstn", values), measured(table, "cnn", (0.0, 0.0, 0.0))], Claim("", "pstn", "cnn")
+    comparison = Comparison(replace(table, claims=[claim]), rows)
+    assert comparison.tested(claim) == (verdict, None)
+    assert comparison.claims().rows[0][4] == ("neither varies" if verdict == "confirmed" else None)
 
 
 def of_paper(table, **papers):
