@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pstn.train.fleet.resident.index import Index, Place
-from pstn.train.fleet.resident.values import TYPES, Lazy, Memory, Number, Unsupported, Value, literal
+from pstn.train.fleet.resident.values import TYPES, Few, Lazy, Memory, Number, Unsupported, Value, literal
 from pstn.train.fleet.resident.writer import Writer
 
 aten = torch.ops.aten
@@ -276,4 +277,24 @@ def unpooled(grad: Value, places: Memory, shape: Sequence[int], size: Sequence[i
         with writer.masked(there):
             return writer.let(f"{there} && {places.at(writer, at)} == {here} ? {grad.at(writer, at)} : 0.0f")
 
-    return Lazy(shape=tuple(shape), dtype=grad.dtype, get=get, of=(grad, places), work=8, unpooled=grad)
+    def back(writer: Writer, place: Place) -> Place:
+        b, c, i, j = place.axes(writer)
+        which = writer.let(f"int({places.at(writer, place)})")
+        down, right = (Index.of(writer.let(f"{which} {sign} {kw}")) for sign in "/%")
+        return Place(tuple(shape), (b, c, i * kh + down, j * kw + right))
+
+    few = Few(grad, back)
+    return Lazy(shape=tuple(shape), dtype=grad.dtype, get=get, of=(grad, places), work=8, few=few)
+
+
+def times(x: Lazy, y: Value, dtype: torch.dtype) -> Lazy:
+    """The product of what pooling has spread out and something else: as few numbers that are not zero."""
+    assert x.few is not None
+    values, place = x.few.values, x.few.place
+
+    def get(writer: Writer, at: Place) -> str:
+        there = place(writer, at)
+        return f"{values.at(writer, at)} * {y.at(writer, there.broadcast(writer, y.shape))}"
+
+    few = Lazy(shape=values.shape, dtype=dtype, get=get, of=(values, y), work=6)
+    return replace(pointwise(x.shape, dtype, "{0} * {1}", x, y), few=Few(few, place))

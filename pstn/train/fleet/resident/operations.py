@@ -70,6 +70,10 @@ def _rsub(self: Translator, node: Node, a: Any, b: Any, alpha: float = 1) -> Val
 def _mul(self: Translator, node: Node, a: Any, b: Any) -> Value:
     if type_of(node) == torch.bool:
         return self.words(node, "{0} & {1}", a, b, test=True)
+    for x, y in ((a, b), (b, a)):
+        spread = isinstance(x, Lazy) and x.few is not None and x.kept is None and x.shape == shape_of(node)
+        if spread and isinstance(y, Value) and not y.pending and not isinstance(y, Number):
+            return entries.times(x, self.light(y, x.shape), type_of(node))
     return self.words(node, "{0} * {1}", a, b)
 
 

@@ -37,7 +37,7 @@ def team(size: int, samples: int, most: int) -> int:
 
 
 class Together(TorchFunctionMode):
-    """Inside, batch normalisation takes the statistics of all parts of a batch."""
+    """Inside, batch normalisation takes the statistics of all parts of a batch, in as few passes as a kernel needs."""
 
     def __init__(self, team: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Together(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the call, or what stands in its place."""
-        if function is F.batch_norm and self.team > 1:
+        if function is F.batch_norm:
             return self._normalised(*args, **(kwargs or {}))
         return function(*args, **(kwargs or {}))
 
@@ -57,38 +57,48 @@ class Together(TorchFunctionMode):
     ) -> Tensor:  # fmt: skip
         if not training:
             return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        out, mean, var = _Normalised.apply(x, eps)
+        out, mean, var = _Normalised.apply(x, weight, bias, eps, self.team)
         if running_mean is not None and running_var is not None:
             count = self.team * x.numel() // x.shape[1]
             running_mean.lerp_(mean.detach(), momentum)
             running_var.lerp_(var.detach() * (count / (count - 1)), momentum)
-        wide = (1, -1, *[1] * (x.ndim - 2))
-        out = out if weight is None else out * weight.view(wide)
-        return out if bias is None else out + bias.view(wide)
+        return out
 
 
 class _Normalised(torch.autograd.Function):
-    """Pictures with mean zero and variance one in each channel; and what these were."""
+    """Pictures with mean zero and variance one in each channel, weighed and shifted; and what these were.
+
+    Both passes are a product and a sum an entry, with numbers of the channel, which may be taken anew wherever an entry
+    is needed; and the gradients are sums of slopes alone and times what was normalised, which pooling leaves few of.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        axes = [0, *range(2, x.ndim)]
-        mean = team_mean(x.mean(axes))
-        wide = mean.view(1, -1, *[1] * (x.ndim - 2))
-        var = team_mean((x - wide).square().mean(axes))
-        scale = (var + eps).rsqrt().view(wide.shape)
-        ctx.save_for_backward(x, wide, scale)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, team: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.axes, ctx.shape = [0, *range(2, x.ndim)], (1, -1, *[1] * (x.ndim - 2))
+        ctx.bring = team_mean if team > 1 else lambda values: values
+        mean = ctx.bring(x.mean(ctx.axes))
+        var = ctx.bring((x - mean.view(ctx.shape)).square().mean(ctx.axes))
+        rate = (var + eps).rsqrt()
+        scale = rate if weight is None else rate * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        ctx.save_for_backward(x, mean, rate, scale)
         ctx.mark_non_differentiable(mean, var)
-        return (x - wide) * scale, mean, var
+        return torch.addcmul(shift.view(ctx.shape), x, scale.view(ctx.shape)), mean, var
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, None]:
-        x, mean, scale = ctx.saved_tensors
-        axes = [0, *range(2, x.ndim)]
-        found = (x - mean) * scale
-        both = team_mean(torch.stack([grad.mean(axes), (grad * found).mean(axes)]))
-        first, second = both.view(2, *mean.shape).unbind()
-        return (grad - first - found * second) * scale, None
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+        x, mean, rate, scale = ctx.saved_tensors
+        found = torch.addcmul((-mean * rate).view(ctx.shape), x, rate.view(ctx.shape))
+        both = torch.stack([grad.mean(ctx.axes), (grad * found).mean(ctx.axes)])
+        first, second = ctx.bring(both).unbind()
+        along = -second * rate * scale
+        behind = torch.addcmul((-first * scale - mean * along).view(ctx.shape), x, along.view(ctx.shape))
+        count = x.numel() // len(mean)
+        to_weight = second * count if ctx.needs_input_grad[1] else None
+        to_bias = first * count if ctx.needs_input_grad[2] else None
+        return torch.addcmul(behind, grad, scale.view(ctx.shape)), to_weight, to_bias, None, None
 
 
 @dataclass(frozen=True)

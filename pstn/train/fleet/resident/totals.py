@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pstn.train.fleet.resident.entries import picked
 from pstn.train.fleet.resident.index import Index, Place, split
-from pstn.train.fleet.resident.values import Memory, Value, allocate, written
+from pstn.train.fleet.resident.values import Lazy, Memory, Value, allocate, written
 from pstn.train.fleet.resident.writer import Writer
 
 #: How entries are brought together, in the kernel's words.
@@ -25,8 +25,8 @@ def total(
     shape = small if keep else tuple(x.shape[axis] for axis in rest)
     if math.prod(x.shape[axis] for axis in over) == 1:
         return picked(x, shape, lambda _, place: place.reshaped(x.shape))
-    if way == "sum" and getattr(x, "unpooled", None) is not None and {2, 3} <= set(over):
-        return total(writer, x.unpooled, axes, keep, room=room)  # type: ignore[attr-defined]
+    if way == "sum" and isinstance(x, Lazy) and x.few is not None and {2, 3} <= set(over):
+        return total(writer, x.few.values, axes, keep, room=room)
     if x.pending:
         x = written(writer, x)
     room = room or allocate(writer, shape, x.dtype)

@@ -29,7 +29,7 @@ from pstn.train.fleet.resident.nodes import (
 )
 from pstn.train.fleet.resident.operations import OPERATIONS
 from pstn.train.fleet.resident.pictures import side_by_side
-from pstn.train.fleet.resident.values import CHEAP, Memory, Number, Unsupported, Value, allocate, each, written
+from pstn.train.fleet.resident.values import CHEAP, Lazy, Memory, Number, Unsupported, Value, allocate, each, written
 from pstn.train.fleet.resident.writer import Writer
 
 #: The most entries of arrays that are joined where they are needed instead of in memory, and the most arrays.
@@ -147,7 +147,7 @@ class Translator:
             raise Unsupported("two products in one")
         if waiting:
             return value if self._goes_on(node, value) else written(self.writer, value)
-        often = self.uses[node] > 1 and value.cost > CHEAP and node not in self.last
+        often = self.uses[node] > 1 and value.cost > CHEAP and node not in self.last and not _few(value)
         return written(self.writer, value) if often else value
 
     def _goes_on(self, node: Node, value: Value) -> bool:
@@ -242,6 +242,11 @@ class Translator:
         (self.writer.barrier if self.team == 1 else self.writer.meet)()
         for group in groups.values():
             each(self.writer, group, shared_out=self.team > 1)
+
+
+def _few(value: Value) -> bool:
+    """Whether a value is zero but for few numbers, which are what most want of it."""
+    return isinstance(value, Lazy) and value.few is not None
 
 
 def _known(node: Node, given: Sequence[Any], options: Mapping[str, Any]) -> Number | None:

@@ -142,6 +142,19 @@ class Memory(Value):
         return replace(self, shape=tuple(seen.shape), steps=tuple(seen.stride()), offset=int(seen.storage_offset()))
 
 
+@dataclass(frozen=True)
+class Few:
+    """Some numbers of an array (B, C, H, W) that is zero elsewhere, which have the same sums over its pixels.
+
+    Arguments:
+        values: The numbers, (B, C, h, w).
+        place: Where one of them is in the array.
+    """
+
+    values: Value
+    place: Callable[[Writer, Place], Place]
+
+
 @dataclass(eq=False, kw_only=True)
 class Lazy(Value):
     """Numbers that are computed from others, entry by entry, wherever they are needed."""
@@ -149,8 +162,8 @@ class Lazy(Value):
     get: Callable[[Writer, Place], str]
     of: tuple[Value, ...] = ()
     work: int = 1
-    unpooled: Value | None = None
-    """What was spread out by the gradient of a pooling, if that is what it is: it has the same sums."""
+    few: Few | None = None
+    """All of its numbers that are not zero, where the gradient of a pooling has spread them out."""
 
     @property
     def cost(self) -> int:
