@@ -42,7 +42,7 @@ def _constants(boxes: tuple[int, int], device: torch.device) -> tuple[Tensor, Te
     key = (boxes, device)
     if key not in _MAPS:
         with torch.inference_mode(False), torch.no_grad():
-            found = _map(boxes, device)
+            found = lattice_map(boxes, device)
         # tensors that belong to a transform, or are none, must not outlive it
         if any(type(t) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(t) for t in found):
             return found
@@ -52,7 +52,7 @@ def _constants(boxes: tuple[int, int], device: torch.device) -> tuple[Tensor, Te
     return _MAPS[key]
 
 
-def _map(boxes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+def lattice_map(boxes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """The map from nodal velocities to :func:`lattice`: a matrix, and the two numbers that do not depend on them."""
     n, m = boxes
     node = np.eye((n + 1) * (m + 1) + n * m)

@@ -70,6 +70,18 @@ extern "C" long strayed() { const long found = strays; strays = 0; return found;
 #define ROOM(first, count) has_room(first, (count) * sizeof(*(first)))
 #define WRITES(first, count) for (int n = 0; n < (count); ++n) writing((first)[n])
 #define READS(first, count) for (int n = 0; n < (count); ++n) reading((first)[n])
+// what several add to in any order is theirs together, and nobody else's until they have waited for one another
+template <class T> static T& adding(T& x) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(&x);
+  inside(first, first + sizeof(T));
+  for (uintptr_t at = first; at < first + sizeof(T); ++at) {
+    const Touch last = written[at];
+    meetings += (met(last) && last.item != -2) || met(seen[at]);
+    written[at] = {waits[own_rank], -2, epoch, own_rank};
+  }
+  return x;
+}
+#define ATOMIC_ADD(place, amount) adding(place) += amount
 """
 #: How a network's kernel is begun, given where its arguments are.
 ARGUMENTS = """

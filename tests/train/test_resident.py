@@ -11,7 +11,7 @@ import pytest
 import torch
 from subject import FIFTY, assert_same, close, made, make_data, make_model, weights
 
-from pstn import STN, Affine, C, Gaussian, Learned, Point, Similarity, kernels, nets
+from pstn import CPAB, STN, Affine, C, Gaussian, Learned, Point, Similarity, kernels, nets
 from pstn.data import Data
 from pstn.inference import Augment
 from pstn.train import Member, fit_fleet, seeded
@@ -68,6 +68,8 @@ def network(kind, seed):
         if kind == "hidden":
             head = Gaussian(0.1, hidden=(7,), image_noise=0.01)
             return STN(small(SHAPE), look, Similarity(scale="linear"), head, padding="border")
+        if kind == "bent":
+            return STN(small(SHAPE), look, CPAB((2, 3)), Gaussian(0.3, 0.2), fill=0.1)
         if kind == "window":
             return STN(small((1, 14, 14)), look, Similarity(), Point(), size=(14, 14), fill=0.1)
         assert kind == "starts"
@@ -108,7 +110,20 @@ def train(kind, steps=2, count=2, augment=False, **options):
     return [weights(run.model) for run in runs], [run.history[-1]["loss"] for run in runs]
 
 
-KINDS = ("student", "gaussian", "point", "frozen", "cnn", "pooled", "sums", "spread", "hidden", "window", "starts")
+KINDS = (
+    "student",
+    "gaussian",
+    "point",
+    "frozen",
+    "cnn",
+    "pooled",
+    "sums",
+    "spread",
+    "hidden",
+    "window",
+    "starts",
+    "bent",
+)
 
 
 @pytest.mark.parametrize("compiled", [host.alone, host.together], ids=["a thread", "all threads"])

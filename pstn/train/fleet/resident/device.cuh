@@ -17,6 +17,7 @@
 #define WRITES(first, count)
 #define READS(first, count)
 #define SHARED(type, name, count) extern __shared__ type name[]
+#define ATOMIC_ADD(place, amount) atomicAdd(&(place), amount)
 #if TEAM > 1
 #define IN_TEAMS __cluster_dims__(TEAM, 1, 1)
 #else
@@ -29,7 +30,8 @@
 #else
 #include <cmath>
 #define DEVICE inline
-// Who runs it there gives a meaning to SYNC, TEAM_SYNC, blockIdx and own_rank, to ITEM, ROOM, WRITES and READS.
+#include <cstring>
+// Who runs it there gives a meaning to SYNC, TEAM_SYNC, blockIdx and own_rank, to ITEM, ROOM, WRITES, READS, ATOMIC_ADD.
 #define SHARED(type, name, count)      \
   static type name##_[TEAM][(count) + 1]; \
   type* name = name##_[own_rank];       \
@@ -39,6 +41,21 @@
 #define __global__
 #define __launch_bounds__(threads)
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+#endif
+
+// A product that is rounded, whatever it is added to; and a number with only the upper half of its digits.
+#ifdef __CUDACC__
+DEVICE float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float without_lower_half(float x) { return __int_as_float(__float_as_int(x) & -4096); }
+#else
+static inline float rounded_product(float a, float b) { return a * b; }
+static inline float without_lower_half(float x) {
+  int bits;
+  std::memcpy(&bits, &x, 4);
+  bits &= -4096;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
 #endif
 
 // Several numbers of one type.

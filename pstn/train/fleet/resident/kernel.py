@@ -45,7 +45,8 @@ def most_blocks(device: torch.device) -> int:
 @cache
 def source(text: str, team: int) -> str:
     """A kernel with what it is written in, for so many blocks a network."""
-    words = Path(__file__).with_name("device.cuh").read_text()
+    files = ("device.cuh", "cpab.cuh") if "cpab::" in text else ("device.cuh",)
+    words = "\n".join(Path(__file__).with_name(file).read_text() for file in files)
     return f"#define THREADS {THREADS}\n#define TEAM {team}\n{words}\n{text}"
 
 

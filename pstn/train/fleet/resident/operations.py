@@ -93,8 +93,8 @@ def _softplus(self: Translator, node: Node, x: Value, beta: float = 1, threshold
 
 
 @operation("_to_copy")
-def _cast(self: Translator, node: Node, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return x if dtype is None or dtype == x.dtype else self.words(node, "{0}", x)
+def _cast(self: Translator, node: Node, x: Value, **_: Any) -> Value:
+    return x if type_of(node) == x.dtype else self.words(node, "{0}", x)
 
 
 @operation("copy")

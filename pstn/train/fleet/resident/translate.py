@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from pstn.train.fleet.resident.entries import TESTS, WORDS, picked, pointwise
+from pstn.train.fleet.resident.flows import singles
 from pstn.train.fleet.resident.index import Index, Place
 from pstn.train.fleet.resident.nodes import (
     COPIES,
@@ -56,6 +57,9 @@ class Translator:
         self.changes: list[tuple[Memory, Value]] = []
         self.joins: dict[Node, Memory] = {}  # room for arrays that are joined
         self.rooms: dict[Node, Memory] = {}  # and in it for what they are joined from
+        less = singles(module.graph.nodes)
+        for node in less:
+            node.meta["val"] = torch.empty(shape_of(node), device="meta")
         for node in module.graph.nodes:
             if node.target is aten.cat.default and self.uses.get(node):
                 self._make_room(node)
@@ -63,7 +67,8 @@ class Translator:
             if node.op == "placeholder":
                 self.values[node] = arrays[str(node.target)]
             elif node.op == "get_attr":
-                self.values[node] = self._constant(getattr(module, str(node.target)))
+                value = getattr(module, str(node.target))
+                self.values[node] = self._constant(value.float() if node in less else value)
             elif node.op == "call_function" and (self.uses.get(node) or node.target is aten.copy_.default):
                 self._meet(node)
         self._write_changes()
