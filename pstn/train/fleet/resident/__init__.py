@@ -44,7 +44,7 @@ PRODUCTS, TRIED = 30_000_000, 4_000_000_000
 #: How far losses and gradients of a step may be from torch's, as a part of them: rounded factors are nearer than that.
 LOSSES, GRADIENTS = 0.02, 0.1
 #: How far a step by parts of a batch may be from the step, likewise.
-ADDED = 2e-5
+ADDED = 5e-4
 
 
 def small(fleet: Fleet, size: int) -> bool:

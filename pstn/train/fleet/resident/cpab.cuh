@@ -6,9 +6,9 @@ namespace cpab {
 
 // The longest step in units of 1 / spectral radius; how far beyond an edge a step may end, and be corrected; more steps
 // than any point takes; how much the derivative of a stretch may squeeze; the largest number an adjoint is taken for.
-constexpr float REACH = 1.0f, SLACK = 1.0f / (1 << 22), NEAR = 2e-3f, HUGE_ADJOINT = 1e30f, TINY = 1e-30f;
+constexpr float REACH = 1.0f, SLACK = 1.0f / (1 << 22), NEAR = 2e-3f, TINY = 1e-30f;
 constexpr int MOST = 65536, LAST = 11;
-constexpr double SQUEEZE = 1 << 28;
+constexpr double SQUEEZE = 1 << 28, LARGEST = 1e30;
 
 // 1 / k!
 #define OVER_FACTORIALS                                                                                       \
@@ -314,8 +314,8 @@ DEVICE void pull(float x, float y, float to_x, float to_y, Velocity velocity, Ad
           const double over_det = 1.0 / (e.pp * e.qq - e.pq * e.qp), p = here_p, q = here_q;
           here_p = (e.qq * p - e.qp * q) * over_det;
           here_q = (e.pp * q - e.pq * p) * over_det;
-          const float mu_p = float(fmin(fmax(here_p, -HUGE_ADJOINT), HUGE_ADJOINT));
-          const float mu_q = float(fmin(fmax(here_q, -HUGE_ADJOINT), HUGE_ADJOINT));
+          const float mu_p = float(fmin(fmax(here_p, -LARGEST), LARGEST));
+          const float mu_q = float(fmin(fmax(here_q, -LARGEST), LARGEST));
           credit(t, mu_p, mu_q, add);
         }
       }
