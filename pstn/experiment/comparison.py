@@ -15,6 +15,7 @@ import torch
 from pstn.experiment.choice import choose
 from pstn.experiment.engine import results_path
 from pstn.experiment.network import plain, recipe
+from pstn.experiment.ranks import Ranks, rank_sum, signed_rank, strays
 from pstn.experiment.results import Record, Results
 from pstn.experiment.row import Experiment, Setting, words
 from pstn.experiment.student import Welch, paired, welch, within_deviation
@@ -173,6 +174,8 @@ class Comparison:
             if test is not None:
                 means = _apart(test, claim) if claim.alike else _numbers(test)
                 numbers = f"{'pairs' if self.shares(claim) else 'Welch'}: {means}"
+            if (ranks := self.by_rank(claim)) is not None:
+                numbers = "; ".join(filter(None, [numbers, f"ranks: {_ranked(ranks)}"]))
             if found == SMALLER and test is not None and paper is not None:
                 numbers = f"{numbers}; from the paper's: {_numbers(test.less(paper))}"
             if found == "confirmed" and claim.control is not None:
@@ -185,9 +188,10 @@ class Comparison:
         columns = ("claim", "here", "difference, 95 %", "in the paper", "test", "folds")
         note = (
             "Pairs decide where both rows learned from the same examples in each fold, and from others in another: "
-            "such folds differ by what is in them. Welch's test decides elsewhere. Refuted in size: the difference is "
-            "not told from none, but from the paper's, which is larger. Rows are alike where two one-sided tests tell "
-            "their difference from one as large as the test names."
+            "such folds differ by what is in them. Welch's test decides elsewhere. Ranks decide where a network lies "
+            "far from seven others or more, as one that has failed does. Refuted in size: the difference is not told "
+            "from none, but from the paper's, which is larger. Rows are alike where two one-sided tests tell their "
+            "difference from one as large as the test names."
         )
         return Table([Column(name, "left") for name in columns], rows, note=note)
 
@@ -213,12 +217,23 @@ class Comparison:
 
     def by_fold(self, claim: Claim) -> Welch | None:
         """The test of a claim by the differences of each fold that both rows have."""
-        values = [
-            [result.values(claim.metric, [one]) for one in records]
-            for result, records in zip(self._rows(claim), self._common(claim), strict=False)
-        ]
-        scores = [(a[0], b[0]) for a, b in zip(*values, strict=True) if a and b] if values else []
+        scores = self._pairs(claim)
         return paired(*zip(*scores, strict=True)) if scores else None
+
+    def by_rank(self, claim: Claim) -> Ranks | None:
+        """The test of a claim by ranks, where it is to decide: a network that has failed says too much in a mean.
+
+        None where no network is far from the others, or there are too few to tell.
+        """
+        if claim.alike or not self._rows(claim):
+            return None
+        if self.shares(claim):
+            differences = [a - b for a, b in self._pairs(claim)]
+            found = signed_rank(differences) if strays(differences) else None
+        else:
+            a, b = (result.values(claim.metric, result.tested) for result in self._rows(claim))
+            found = rank_sum(a, b) if strays(a) or strays(b) else None
+        return found if found is not None and found.least <= LEVEL else None
 
     def shares(self, claim: Claim) -> bool:
         """Whether the two rows learn from the same examples in each of their folds, which differ from fold to fold."""
@@ -237,7 +252,8 @@ class Comparison:
         """Whether a claim is confirmed, refuted or left open, and the test that decides.
 
         What is not told from a difference of none may still be told from the paper's: then that is what is refuted.
-        Where neither row varies at all there is no test, and two values that differ decide.
+        Where neither row varies at all there is no test, and two values that differ decide. Where a network is far from
+        all others, ranks decide.
         """
         both, shares = self._rows(claim), self.shares(claim)
         if not both:
@@ -252,6 +268,10 @@ class Comparison:
         ahead = (a > b) == claim.more and a != b
         constant = all(len(each) > 1 and len(set(each)) == 1 for each in scores)
         certain = test is None and constant and math.isfinite(a - b) and a != b
+        if (ranks := self.by_rank(claim)) is not None:
+            ahead = (ranks.ahead > 0.5) == claim.more and ranks.ahead != 0.5
+            sure = "confirmed" if ahead else "refuted"
+            return sure if ranks.p <= LEVEL else f"open ({'ahead' if ahead else 'not ahead'} by ranks)", test
         if certain or (test is not None and test.p <= LEVEL):
             return "confirmed" if ahead else "refuted", test
         paper, side = self.in_paper(claim), 1 if claim.more else -1
@@ -265,6 +285,14 @@ class Comparison:
         """What was measured of the two rows of a claim; nothing unless it was of both."""
         names = (claim.better, claim.than)
         return [self.by_name[name] for name in names] if {*names} <= self.by_name.keys() else []
+
+    def _pairs(self, claim: Claim) -> list[tuple[float, float]]:
+        """The scores of both rows of a claim in each fold that both have."""
+        values = [
+            [result.values(claim.metric, [one]) for one in records]
+            for result, records in zip(self._rows(claim), self._common(claim), strict=False)
+        ]
+        return [(a[0], b[0]) for a, b in zip(*values, strict=True) if a and b] if values else []
 
     def _common(self, claim: Claim) -> list[list[Record]]:
         """The records of the folds that both rows of a claim have, in their order."""
@@ -354,6 +382,10 @@ def _range(test: Welch | None, metric: str) -> str | None:
 
 def _numbers(test: Welch | None) -> str | None:
     return None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
+
+
+def _ranked(test: Ranks) -> str:
+    return f"ahead in {100 * test.ahead:.0f} % of pairs, {_probability(test.p)}"
 
 
 def _apart(test: Welch, claim: Claim) -> str:

@@ -103,6 +103,48 @@ def test_rows_are_alike_where_their_interval_is_small_enough(table, ours, verdic
     assert test.apart(1.0) < 0.01
 
 
+EIGHT = (0.80, 0.81, 0.82, 0.83, 0.84, 0.85, 0.86, 0.87)
+LESS = tuple(value - 0.06 for value in EIGHT)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "more", "verdict"),
+    [
+        (EIGHT, (*LESS[:7], 0.07), True, "confirmed"),
+        (EIGHT, (*LESS[:7], 0.07), False, "refuted"),
+        ((*LESS[:7], 0.07), EIGHT, True, "refuted"),
+        ((*EIGHT[:6], 0.06, 0.07), LESS, True, "open (ahead by ranks)"),  # which the means are not
+        ((*EIGHT[:7], 0.07), EIGHT, True, "open (not ahead by ranks)"),
+    ],
+)
+def test_a_network_that_has_failed_leaves_it_to_ranks(table, ours, theirs, more, verdict):
+    claim = Claim("", "pstn", "cnn", more=more)
+    comparison = Comparison(
+        replace(table, claims=[claim]), [measured(table, "pstn", ours), measured(table, "cnn", theirs)]
+    )
+    found, test = comparison.tested(claim)
+    assert found == verdict
+    assert test.p > 0.05
+    assert "; ranks: ahead in" in comparison.claims().rows[0][4]
+
+
+def test_of_few_networks_ranks_tell_nothing(table):
+    rows = [measured(table, "pstn", EIGHT[:5]), measured(table, "cnn", (*LESS[:4], 0.07))]
+    assert Comparison(table, rows).tested(Claim("", "pstn", "cnn"))[0] == "open (ahead by the means)"
+
+
+def test_the_ranks_of_pairs_are_those_of_differences(table):
+    """Folds differ more than rows do; in one of them, a network has failed."""
+    ours = tuple(value + 0.01 for value in EIGHT)
+    rows = [measured(table, "pstn", ours, range(8)), measured(table, "cnn", (*EIGHT[:7], 0.07), range(8))]
+    comparison = Comparison(table, rows)
+    found, test = comparison.tested(claim := Claim("", "pstn", "cnn"))
+    assert found == "confirmed"
+    assert test.p > 0.05
+    assert comparison.by_rank(claim).p == 2 / 2**8
+    assert comparison.by_rank(replace(claim, alike=0.1)) is None
+
+
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [((1.0, 1.0, 1.0), "confirmed"), ((0.0, 0.0), "open (not ahead by the means)"),
