@@ -54,6 +54,7 @@ def rows(n: int) -> list[Experiment]:
     """The rows of n digits."""
     more = {"further": FURTHER if n <= 1000 else 0}
     most = {"further": FURTHER_OPEN[n]} if n == 1000 else more
+    open_ece = {"further": FURTHER_OPEN[n]} if n == 10 else {}
     best = {"of": "P-STN", "column": "best", "paper": paper("P-STN", n)}
     jitter = {"column": "extra", "augment": augment, "grid": {"sigma": SIGMAS}}
     tuned = {"column": "extra", "train": PREPRINT, "grid": {"prior_scale": SCALES}}
@@ -68,16 +69,17 @@ def rows(n: int) -> list[Experiment]:
         row(n, "pstn-given", "P-STN, the paper's w", pstn, grid={"kl_weight": (W[n],)}, column="extra",
             paper=paper("P-STN", n), **most),
         row(n, "fourth", "P-STN, learned spread, batch norm, fourth root", normed,
-            train=normed_train(n, FOURTH_WEIGHT * n**0.25), **best),
+            train=normed_train(n, FOURTH_WEIGHT * n**0.25), **best, **open_ece),
         row(n, "normed-augment", "CNN, batch norm + affine augmentation, cosine, 4 copies", normed, column="extra",
-            train=normed_train(n), grid={"sigma": SIGMAS}),
+            train=normed_train(n), grid={"sigma": SIGMAS}, **open_ece),
         row(n, "learned", "P-STN, learned spread", learned, train=LEARNED, version=3, column="extra"),
         row(n, "gaussian", "P-STN, Gaussian", gaussian, **tuned),
         row(n, "cnn-augment", "CNN + augmentation", cnn, **jitter),
         row(n, "cnn-augment-copies", "CNN + affine augmentation, cosine, 4 copies", fixed, column="extra",
             train=COPIES, grid={"sigma": SIGMAS}),
         row(n, "stn-augment", "STN + augmentation", stn, **jitter),
-        row(n, "pstn-augment", "P-STN + augmentation", pstn, train=replace(TRAIN, kl_weight=W[n]), **jitter),
+        row(n, "pstn-augment", "P-STN + augmentation", pstn, train=replace(TRAIN, kl_weight=W[n]), **jitter,
+            **open_ece),
     ]  # fmt: skip
     if n <= 1000:
         made.append(row(n, "cnn-augment-cosine", "CNN + augmentation, cosine", cnn, **{**jitter, "train": COSINE}))
