@@ -309,6 +309,16 @@ def test_what_has_no_kernel_trains_as_other_fleets_do(kind, here, monkeypatch):
     assert all(lane.kernel is None for lane in here)
 
 
+@pytest.mark.parametrize(("kind", "wanted"), [("bent", False), ("hidden", True)])
+def test_sums_in_no_fixed_order_are_not_for_who_asks_for_the_same_numbers_each_time(kind, wanted, here):
+    torch.use_deterministic_algorithms(True)
+    try:
+        train(kind, 1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert {lane.kernel is not None for lane in here} == {wanted}
+
+
 def test_a_kernel_that_fails_costs_speed_alone(here, monkeypatch):
     def refuse(text, shared, team):
         raise RuntimeError("no such thing")
