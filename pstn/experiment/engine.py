@@ -112,7 +112,8 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
                 found = plan.jobs()
             except Exception as error:  # of its data: a download that fails, a file that is broken
                 failures.append(error)
-                console.print(f"{plan.table.id} is left: {error}", markup=False, highlight=False, soft_wrap=True)
+                if len(plans) > 1:  # of one table alone, it is what the run ends with
+                    console.print(f"{plan.table.id} is left: {error}", markup=False, highlight=False, soft_wrap=True)
                 going.remove(plan)
                 continue
             waiting += [(plan, job) for job in found]
