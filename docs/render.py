@@ -64,10 +64,13 @@ def digits() -> str:
 def rivals() -> str:
     """How often the learned spread is better than tuned augmentation, over the sizes of the training set."""
     comparison, counted = compare(find("pstn22/table2"), results=ROOT / "results"), {}
-    for claim in comparison.table.claims:
-        who, _, size = claim.words.removeprefix("learned spread beats ").partition(" at n = ")
-        if claim.words.startswith("learned spread") and size:
-            counted.setdefault(who, {}).setdefault(claim.metric, []).append(comparison.tested(claim)[0])
+    verdicts = {claim: comparison.tested(claim)[0] for claim in comparison.table.claims}
+    alike = {(*claim.rows, claim.metric) for claim, found in verdicts.items() if claim.alike and found == "confirmed"}
+    for claim, found in verdicts.items():
+        who, beats, _ = claim.words.removeprefix("learned spread beats ").partition(" at n = ")
+        if claim.words.startswith("learned spread beats") and beats:
+            as_good = found.startswith("open") and (*claim.rows, claim.metric) in alike
+            counted.setdefault(who, {}).setdefault(claim.metric, []).append("as good" if as_good else found)
     shown = [
         [who, *(_counts(found[metric]) for metric in ("accuracy", "nll", "ece"))] for who, found in counted.items()
     ]
@@ -78,12 +81,14 @@ def _counts(verdicts: list[str]) -> str:
     """Verdicts on claims as how many there are of each, without those that there are none of."""
     words = {
         "confirmed": "confirmed",
-        "open (ahead by the means)": "ahead",
-        "open (not ahead by the means)": "not ahead",
+        "as good": "as good",
+        "open (ahead": "ahead",
+        "open (not ahead": "not ahead",
         "refuted": "refuted",
     }
-    assert set(verdicts) <= set(words), verdicts
-    return ", ".join(f"{verdicts.count(verdict)} {word}" for verdict, word in words.items() if verdict in verdicts)
+    counts = {word: sum(each.startswith(start) for each in verdicts) for start, word in words.items()}
+    assert sum(counts.values()) == len(verdicts), verdicts
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 #: What README shows of the autoencoders, by the ends of their rows' names.
