@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.scenes import EXAMPLES, Shown, error, pixels, row, scaled_digits, shifted_digits, turned_digits
 from pstn import STN, Learned, Point, Rotation, StudentT, nets
 from pstn.experiment import Experiment, Result
-from pstn.experiment.page import matplotlib_figure
+from pstn.experiment.figures import matplotlib_figure
 from pstn.placement import C, turns
 from pstn.pose import middle_run
 from pstn.train import Train

@@ -20,12 +20,14 @@ from pstn import STN, Gaussian, Learned, Point, StudentT, nets
 from pstn.data import Data, ucr
 from pstn.data.ucr import find_ucr
 from pstn.experiment import Experiment, Split
+from pstn.experiment.figures import legend, matplotlib_figure
 from pstn.experiment.row import Slice
 from pstn.families import CPAB
 from pstn.inference import predict
 from pstn.metrics import summary
 from pstn.nets.scales import scales_classifier
 from pstn.recipe import SPREADS, network, settings, warps
+from pstn.report.figures import WIDTH
 from pstn.train import Train
 
 if TYPE_CHECKING:
@@ -183,24 +185,25 @@ def measure(model: nn.Module, data: Data) -> dict[str, float]:
 
 
 def along_time(results: Sequence[Any]) -> Figure:
-    """The learned augmentations along time: a panel a set, the spread of its warps, and how far they move."""
-    from matplotlib.figure import Figure
-
-    rows = [result for result in results if result.values("spread_00")]
+    """The learned augmentations along time: a column a set, how much its warps differ, and how far they move time."""
+    rows = [result for result in results if result.values("spread_00") and not result.row.name.startswith("learned-")]
     names = list(dict.fromkeys(result.row.tags["set"] for result in rows))
-    figure = Figure(figsize=(9.6, 2.6 * math.ceil(max(len(names), 1) / 3)), layout="constrained")
-    panels = figure.subplots(math.ceil(max(len(names), 1) / 3), 3, squeeze=False).flatten()
-    for panel in panels[len(names) :]:
-        panel.set_axis_off()
+    figure = matplotlib_figure()(figsize=(WIDTH, 4.6), layout="constrained")
+    panels = figure.subplots(2, max(len(names), 1), squeeze=False, sharex=True)
     time = torch.linspace(0, 1, TIMES).tolist()
-    for panel, name in zip(panels, names, strict=False):
-        for n, result in enumerate(r for r in rows if r.row.tags["set"] == name):
-            for what, style in (("shift", ":"), ("spread", "-")):
+    kinds = list(dict.fromkeys(result.row.tags["model"] for result in rows))
+    for column, name in zip(panels.T, names, strict=False):
+        for panel, what in zip(column, ("spread", "shift"), strict=True):
+            for result in (r for r in rows if r.row.tags["set"] == name):
                 curve = [100 * sum(v := result.values(f"{what}_{i:02d}")) / len(v) for i in range(TIMES)]
                 if max(curve) > 0:
-                    panel.plot(time, curve, style, color=f"C{n}", label=f"{result.row.tags['model']}, {what}")
-        panel.set(title=name, xlabel="time, parts of the series", ylabel="% of the series")
-        panel.legend(fontsize=6)
+                    kind = result.row.tags["model"]
+                    panel.plot(time, curve, color=f"C{kinds.index(kind)}", linewidth=1.4, label=kind)
+        column[0].set_title(name, fontsize=8)
+        column[1].set_xlabel("time")
+    for panel, what in zip(panels[:, 0], ("spread", "shift"), strict=True):
+        panel.set_ylabel(f"{what}, % of the series")
+    legend(figure)
     return figure
 
 

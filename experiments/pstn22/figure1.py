@@ -15,7 +15,7 @@ TABLE = Table(
         Claim(f"P-STN's loss has fewer minima along the {what}", f"p{name}", name, "minima", False)
         for name, what in NAMES.items()
     ],
-    figures={"landscape": curves("landscape", "distance from the truth", "loss")},
+    figures={"landscape": curves("landscape", "distance from the truth", "loss", "stn", "pstn", "stn-96", "pstn-96")},
     quick=("stn", "pstn", "pstn-96"),
     note="The networks are those of pstn22/rotated and pstn22/placement. One parameter, the angle or the window's x, "
     "goes through its whole range while the others are true; the P-STN's loss is the mean over 32 draws of its own "

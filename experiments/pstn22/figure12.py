@@ -99,7 +99,11 @@ TABLE = Table(
         ),
         *(Claim(f"STN is as accurate as NN, {depth(n)}", f"stn-{n}", f"nn-{n}", alike=ALIKE) for n in range(3, 6)),
     ],
-    figures={"depth": against("layers", "model", ("accuracy", "variance"), logarithmic=False)},
+    figures={
+        "depth": against(
+            "layers", "model", ("accuracy", "variance"), logarithmic=False, limits={"variance": (-0.2, 4.0)}
+        )
+    },
     quick=("upright-1", "nn-1", "stn-1", "pstn-fast-1", "pstn-fast-5"),
     note="Digits are turned by any angle, drawn anew at every step; NN, upright: not turned, and all 60,000. Nothing "
     "is frozen. By the authors' scripts the localizer learns at a tenth of the classifier's rate (slow); the STN as "

@@ -97,7 +97,7 @@ TABLE = Table(
         for n in (96, 56)
         for metric, words in (("accuracy", "classifies better"), ("iou", "places its window better"))
     ],
-    figures={"reliability": reliability_curves()},
+    figures={"reliability": reliability_curves("centred", "stn-56", "pstn-56", "starts-56-short", "starts-96-short")},
     quick=("centred", "stn-56", "pstn-56", "starts-56-short", "pstn-96"),
     note="96 × 96 is the authors' code: corners from 0 to 63, no halving. 56 × 56 is the paper's text, a picture of "
     "half the canvas's width (true scale 0.5), anywhere on it; its localizers have the same filters, and fewer "

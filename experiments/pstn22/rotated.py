@@ -72,8 +72,10 @@ TABLE = Table(
         Claim("P-STN has a smaller ε than STN", "pstn", "stn", "pose_error_mod", False),
     ],
     figures={
-        "angles": scatter("angles", (0, 1), ("true angle, rad", "μ, rad"), diagonal=True),
-        "spread": scatter("angles", (3, 2), ("spread, rad", "error, rad")),
+        "angles": scatter("angles", (0, 1), ("true angle, rad", "μ, rad"), "stn", "pstn", "starts", diagonal=True),
+        "centred": scatter("angles", (0, 1), ("true angle, rad", "μ, rad"), *(row.name for row in CENTRED_ROWS),
+                           diagonal=True),
+        "spread": scatter("angles", (3, 2), ("spread, rad", "error, rad"), "pstn"),
         "reliability": reliability_curves("stn", "pstn", "starts"),
     },
     quick=("upright", "stn", "pstn", "starts"),

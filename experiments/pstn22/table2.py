@@ -94,6 +94,16 @@ RIVALS = [
     ("fourth", "normed-augment", "tuned augmentation, batch norm"),
     ("learned", "cnn-augment-copies", "tuned augmentation, without batch norm"),
 ]  # fmt: skip
+ECES = ("ece", "ece_chance")
+#: What figures show.
+SHOWN = {
+    "CNN": "CNN",
+    "STN": "STN",
+    "P-STN": "P-STN",
+    "CNN + augmentation": "CNN + augmentation, tuned",
+    "CNN, batch norm + affine augmentation, cosine, 4 copies": "batch norm + augmentation, tuned",
+    "P-STN, learned spread, batch norm, fourth root": "batch norm + learned spread, nothing tuned",
+}
 #: As accurate as: less than a quarter of a point apart. As well calibrated as: no further apart than the ECE by chance
 #: that either has on these test digits, rounded down.
 ALIKE, ALIKE_ECE = 0.0025, dict(zip(SIZES, (0.01, 0.006, 0.004, 0.002, 0.0017, 0.0015), strict=True))
@@ -114,7 +124,10 @@ TABLE = Table(
                 f"normed-augment-{n}", "ece", alike=ALIKE_ECE[n]) for n in SIZES),
         *(Claim(f"less ECE than {a} at n = 100", "pstn-100", f"{b}-100", "ece", False) for a, b in OTHERS.items()),
     ],
-    figures={"curves": against("n", "model")},
+    figures={
+        "curves": against("n", "model", only=SHOWN),
+        "calibration": against("n", "model", ECES, only=SHOWN, limits=dict.fromkeys(ECES, (1e-3, 0.5))),
+    },
     metrics=("accuracy", "nll", "ece", "ece_chance"),
     quick=("cnn-100", "stn-fair-100", "pstn-100", "cnn-augment-100"),
     note="STN: by the paper's text, all are trained at a learning rate of 0.001, by its scripts the STN at 0.0001; the "

@@ -17,7 +17,7 @@ from pstn.colocalise import Colocaliser, Expected, Layers, Places, found_loss
 from pstn.data import colocalisation
 from pstn.data.moved import Moved
 from pstn.experiment import Claim, Experiment, Result, Split, Table, listed
-from pstn.experiment.page import matplotlib_figure
+from pstn.experiment.figures import matplotlib_figure
 from pstn.families import Crop
 from pstn.pose import box_iou, localised, window_box
 from pstn.train import Train

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pstn.experiment.choice import choose
     from pstn.experiment.comparison import Comparison, Result, compare
     from pstn.experiment.engine import run, run_all
-    from pstn.experiment.figures import curves, histograms, reliability_curves, scatter
-    from pstn.experiment.page import against, render
+    from pstn.experiment.figures import against, curves, histograms, reliability_curves, scatter
+    from pstn.experiment.page import render
     from pstn.experiment.results import Results, ResultsError
     from pstn.experiment.row import Experiment, Split, classified, listed
     from pstn.experiment.student import Welch, welch
@@ -22,9 +22,9 @@ _HOMES = {
     "choice": ("choose",),
     "comparison": ("Comparison", "Result", "compare"),
     "engine": ("run", "run_all"),
-    "figures": ("curves", "histograms", "reliability_curves", "scatter"),
+    "figures": ("against", "curves", "histograms", "reliability_curves", "scatter"),
     "catalogue": ("MissingTable", "find", "names"),
-    "page": ("against", "render"),
+    "page": ("render",),
     "results": ("Results", "ResultsError"),
     "row": ("Experiment", "Split", "classified", "listed"),
     "table": ("Claim", "Table"),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from experiments.invvae24.study.measure import unpack
-from pstn.experiment.page import matplotlib_figure
+from pstn.experiment.figures import matplotlib_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
