@@ -184,12 +184,14 @@ def measure(model: nn.Module, data: Data) -> dict[str, float]:
     return scores
 
 
-def along_time(results: Sequence[Any]) -> Figure:
+def along_time(results: Sequence[Any]) -> Figure | None:
     """The learned augmentations along time: a column a set, how much its warps differ, and how far they move time."""
     rows = [result for result in results if result.values("spread_00") and not result.row.name.startswith("learned-")]
     names = list(dict.fromkeys(result.row.tags["set"] for result in rows))
+    if not names:
+        return None
     figure = matplotlib_figure()(figsize=(WIDTH, 4.6), layout="constrained")
-    panels = figure.subplots(2, max(len(names), 1), squeeze=False, sharex=True)
+    panels = figure.subplots(2, len(names), squeeze=False, sharex=True)
     time = torch.linspace(0, 1, TIMES).tolist()
     kinds = list(dict.fromkeys(result.row.tags["model"] for result in rows))
     for column, name in zip(panels.T, names, strict=False):

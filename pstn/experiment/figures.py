@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from pstn.experiment.comparison import Result
 
-Draw = Callable[[Sequence["Result"]], "Figure"]
+#: Draws what there is to draw, and nothing (None) where that is nothing.
+Draw = Callable[[Sequence["Result"]], "Figure | None"]
 #: Colours come again after six curves, with other marks and lines.
 COLOURS, MARKS, LINES = 6, "osD^v", ("-", "--", ":")
 #: How thick the curve of a row is, by its column.
@@ -66,12 +67,14 @@ def against(
         limits: From where to where to show a score; what lies beyond is left out.
     """
 
-    def draw(results: Sequence[Result]) -> Figure:
+    def draw(results: Sequence[Result]) -> Figure | None:
         lines: dict[str, list[Result]] = {}
         for result in results:
             if {axis, curve} <= result.row.tags.keys():
                 lines.setdefault(str(result.row.tags[curve]), []).append(result)
         names = {name: name for name in lines} if only is None else {n: w for n, w in only.items() if n in lines}
+        if not names:
+            return None
         figure = matplotlib_figure()(figsize=(WIDTH, 4.0 + 0.05 * len(names)), layout="constrained")
         places = sorted({result.row.tags[axis] for name in names for result in lines[name]})
         for panel, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
@@ -134,11 +137,13 @@ def reliability_curves(*rows: str) -> Draw:
         rows: Names of the rows to show; all by default.
     """
 
-    def draw(results: Sequence[Result]) -> Figure:
+    def draw(results: Sequence[Result]) -> Figure | None:
+        if not (found := _with("reliability", results, rows)):
+            return None
         figure = matplotlib_figure()(figsize=(5.4, 5.4), layout="constrained")
         panel = figure.subplots()
         panel.plot([0, 1], [0, 1], color="0.5", linewidth=0.8, linestyle="--")
-        for i, result in enumerate(_with("reliability", results, rows)):
+        for i, result in enumerate(found):
             points = []
             for bins in zip(*(record["test"]["reliability"] for record in result.chosen), strict=True):
                 total = sum(count for count, _, _ in bins)
@@ -170,13 +175,15 @@ def scatter(name: str, columns: tuple[int, int], labels: tuple[str, str], *rows:
         diagonal: Whether to draw the line on which both are equal.
     """
 
-    def draw(results: Sequence[Result]) -> Figure:
+    def draw(results: Sequence[Result]) -> Figure | None:
         # an input without the numbers (a transformer without spread has none) is no point
         found = [
             (result.row.label, [[line[i] for i in columns] for line in result.chosen[0]["test"][name]])
             for result in _with(name, results, rows)
             if max(columns) < len(result.chosen[0]["test"][name][0])
         ]
+        if not found:
+            return None
         figure, panels = _panels(len(found), sharex=True, sharey=True)
         for i, (panel, (label, points)) in enumerate(zip(panels, found, strict=False)):
             x, y = zip(*points, strict=True)
@@ -202,14 +209,15 @@ def curves(name: str, xlabel: str, ylabel: str, *rows: str, tag: str = "task") -
         tag: The tag of the rows that belong in the same panels.
     """
 
-    def draw(results: Sequence[Result]) -> Figure:
+    def draw(results: Sequence[Result]) -> Figure | None:
         groups: dict[Any, list[Result]] = {}
         for result in _with(name, results, rows):
             groups.setdefault(result.row.tags.get(tag), []).append(result)
-        width = max((len(r.chosen[0]["test"][name]) - 1 for group in groups.values() for r in group), default=1)
-        height = 2.4 * max(len(groups), 1) + 0.4
-        figure = matplotlib_figure()(figsize=(WIDTH, height), layout="constrained")
-        panels = figure.subplots(max(len(groups), 1), width, squeeze=False)
+        if not groups:
+            return None
+        width = max(len(r.chosen[0]["test"][name]) - 1 for group in groups.values() for r in group)
+        figure = matplotlib_figure()(figsize=(WIDTH, 2.4 * len(groups) + 0.4), layout="constrained")
+        panels = figure.subplots(len(groups), width, squeeze=False)
         colours: dict[str, str] = {}  # that of a kind of network is the same in all lines
         for line, (value, group) in zip(panels, groups.items(), strict=False):
             kinds = [result.row.label.partition(",")[0] for result in group]
@@ -239,8 +247,9 @@ def histograms(name: str, xlabel: str, bins: int = 40) -> Draw:
         bins: How many bars.
     """
 
-    def draw(results: Sequence[Result]) -> Figure:
-        found = _with(name, results)
+    def draw(results: Sequence[Result]) -> Figure | None:
+        if not (found := _with(name, results)):
+            return None
         figure, panels = _panels(len(found))
         for i, (panel, result) in enumerate(zip(panels, found, strict=False)):
             values = [value for record in result.chosen for value in record["test"][name]]
@@ -259,8 +268,8 @@ def _with(name: str, results: Sequence[Result], rows: Sequence[str] = ()) -> lis
 
 def _panels(count: int, **shared: bool) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, a few side by side."""
-    columns = min(max(count, 1), COLUMNS)
-    down = -(-max(count, 1) // columns)
+    columns = min(count, COLUMNS)
+    down = -(-count // columns)
     figure = matplotlib_figure()(figsize=(WIDTH / COLUMNS * columns, 2.9 * down), layout="constrained")
     panels = list(figure.subplots(down, columns, squeeze=False, **shared).flat)
     for panel in panels[count:]:

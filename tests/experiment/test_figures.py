@@ -110,7 +110,7 @@ def test_points_of_some_rows(table):
     assert "\n" in figure.axes[0].get_title()
     assert [len(panel.lines) for panel in figure.axes[:4]] == [2] * 4
     assert len(scatter("angles", (0, 1), labels, rows[1].row.name)(rows).axes) == 1
-    assert len(scatter("angles", (0, 2), labels)(rows).axes) == 1, "nobody has a third number: an empty panel"
+    assert scatter("angles", (0, 2), labels)(rows) is None, "nobody has a third number"
 
 
 def test_curves_of_one_kind_have_one_colour_and_one_name(table):
@@ -131,3 +131,18 @@ def test_curves_of_one_kind_have_one_colour_and_one_name(table):
 def test_histograms_hold_all_folds(table):
     (panel,) = histograms("scales", "scale")([row_of(table, "cnn", [{"scales": [1.0, 2.0]}, {"scales": [3.0]}])]).axes
     assert sum(bar.get_height() for bar in panel.patches) == 3
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        against("n", "model"),
+        reliability_curves(),
+        scatter("angles", (0, 1), ("a", "b")),
+        curves("landscape", "distance", "loss"),
+        histograms("scales", "scale"),
+    ],
+)
+def test_nothing_to_draw_is_no_figure(draw, table):
+    assert draw([]) is None
+    assert draw([row_of(table, "cnn", [{"accuracy": 0.5}], tags={})]) is None

@@ -132,13 +132,14 @@ def test_the_figure_of_series_is_drawn_from_records(root, tmp_path):
     from pstn.experiment import Result
 
     row = find("pstn22/table3").row("pstn-faceall")
-    test = {f"{what}_{n:02d}": 0.01 * n for what in ("shift", "spread") for n in range(33)}
+    test = {f"{what}_{n:02d}": size * n for what, size in (("shift", 0.01), ("spread", 0.03)) for n in range(33)}
     draw = find("pstn22/table3").figures["augmentations"]
     drawn = draw([Result(row, {}, [{"test": test}], [])])
-    (first, *rest) = drawn.axes
-    assert first.get_title() == "FaceAll"
-    assert [line.get_ydata()[16] for line in first.lines] == pytest.approx([16, 16])
-    assert not any(panel.axison for panel in rest)
+    spread, shift = drawn.axes
+    assert spread.get_title() == "FaceAll"
+    assert [panel.get_ylabel() for panel in (spread, shift)] == ["spread, % of the series", "shift, % of the series"]
+    assert [panel.lines[0].get_ydata()[16] for panel in (spread, shift)] == pytest.approx([48, 16])
+    assert draw([]) is None
 
 
 def images(n, classes):
