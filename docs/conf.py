@@ -12,7 +12,6 @@ project = "pstn"
 copyright = "the pstn authors"
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
-exclude_patterns = ["results"]
 html_theme = "furo"
 html_title = f"pstn {version}"
 html_static_path = []

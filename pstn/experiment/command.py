@@ -55,7 +55,8 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
             continue
         for shown in comparison.tables():
             console.print(shown.rich())
-        lines = [*comparison.sentences(), f"records: {results_path(settings.results, comparison.table)}"]
+        lines = [*comparison.sentences(), *comparison.notes()]
+        lines.append(f"records: {results_path(settings.results, comparison.table)}")
         console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

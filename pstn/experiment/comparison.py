@@ -144,7 +144,8 @@ class Comparison:
                 result = self.by_name.get(columns[column].name) if column in columns else None
                 cells.append(None if result is None else result.measured(metric))
                 cells.append(None if result is None or self.table.slice else _chance(result.against_paper(metric)))
-            rows.append(cells)
+            if any(cell is not None for cell in cells[1:]):
+                rows.append(cells)
         headings = ("paper", "ours, as published", "p", "ours, best", "p")
         return Table([Column("", "left"), *map(Column, headings)], rows, f"{self.table.title}: {title}")
 
@@ -193,7 +194,7 @@ class Comparison:
             "from none, but from the paper's, which is larger. Rows are alike where two one-sided tests tell their "
             "difference from one as large as the test names."
         )
-        return Table([Column(name, "left") for name in columns], rows, note=note)
+        return Table([Column(name, "left") for name in columns], rows, "Claims", note)
 
     def in_paper(self, claim: Claim) -> Welch | None:
         """The difference of two rows as the paper has it, taken to be of as many runs as the rows have folds.
@@ -321,8 +322,11 @@ class Comparison:
                 f"runs were repeated, about {expected:.0f} would be), and {alike} do not differ from it by Welch's "
                 f"test (p > {LEVEL})."
             )
-        said += sorted({row.stand_in for row in self.table.rows if row.stand_in})
-        said += dict.fromkeys(f"{row.label}: {row.note}" for row in self.table.rows if row.note)
+        return said + sorted({row.stand_in for row in self.table.rows if row.stand_in})
+
+    def notes(self) -> list[str]:
+        """What to know beside it."""
+        said = list(dict.fromkeys(f"{row.label}: {row.note}" for row in self.table.rows if row.note))
         return [*said, *([self.table.note] if self.table.note else [])]
 
     def tables(self) -> list[Table]:

@@ -29,18 +29,21 @@ def render(comparison: Comparison, folder: Path = Path("docs/results")) -> Path:
     stem = table.id.replace("/", "-")
     parts = [f"# {table.title}", f"From `results/{table.id}.jsonl`, by `pstn reproduce {table.id} --render`."]
     parts += comparison.sentences()
-    for shown_table in comparison.tables():
-        parts += [f"## {shown_table.title}"] * bool(shown_table.title)
-        parts += [shown_table.markdown(), *([shown_table.note] if shown_table.note else [])]
-    if comparison.results:
-        for name, draw in table.figures.items():
-            path = folder / f"{stem}-{name}.svg"
-            picture = _svg(draw, comparison.results)
-            if picture is None:
-                path.unlink(missing_ok=True)
-            else:
-                write(path, picture)
-                parts.append(f"![{name}]({path.name})")
+    for name, draw in table.figures.items() if comparison.results else ():
+        path = folder / f"{stem}-{name}.svg"
+        picture = _svg(draw, comparison.results)
+        if picture is None:
+            path.unlink(missing_ok=True)
+        else:
+            write(path, picture)
+            parts.append(f"![{name}]({path.name})")
+    for one in comparison.tables():
+        heading = one.title.removeprefix(f"{table.title}: ")
+        first = heading[:1].upper() if heading.isascii() else heading[:1]  # no large Greek letters
+        parts += [f"## {first}{heading[1:]}"] * bool(heading)
+        parts += [one.markdown(), *([one.note] if one.note else [])]
+    if notes := comparison.notes():
+        parts += ["## Notes", *notes]
     path = folder / f"{stem}.md"
     write(path, ("\n\n".join(parts) + "\n").encode())
     return path
