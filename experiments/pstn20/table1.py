@@ -2,7 +2,6 @@
 
 from experiments.mnist import (
     FURTHER,
-    FURTHER_ALIKE,
     FURTHER_NOTE,
     FURTHER_OPEN,
     PREPRINT,
@@ -27,8 +26,6 @@ PAPER = {
     "diffeomorphic STN": ((5204, 6945, 8707, 9578, 9730, 9791), (590, 315, 139, 48, 37, 22)),
     "diffeomorphic P-STN": ((5728, 7865, 9344, 9729, 9795, 9816), (858, 399, 13, 40, 15, 16)),
 }
-#: The rows that fifty folds of 10 digits do not tell apart.
-ALIKE = ("P-STN", "diffeomorphic P-STN")
 DIFFEO_SCALES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -37,8 +34,7 @@ def rows(n: int) -> list[Experiment]:
 
     def known(label: str) -> dict:
         mean, deviation = (values[SIZES.index(n)] / 10_000 for values in PAPER[label])
-        ten = FURTHER_ALIKE if label in ALIKE else FURTHER_OPEN[10]
-        further = {10: ten, 30: FURTHER_OPEN[30], 100: FURTHER, 3000: FURTHER_OPEN[3000]}.get(n, 0)
+        further = {10: FURTHER_OPEN[10], 30: FURTHER_OPEN[30], 100: FURTHER, 3000: FURTHER_OPEN[3000]}.get(n, 0)
         return {"train": PREPRINT, "of": label, "paper": {"accuracy": (mean, deviation)}, "further": further}
 
     jitter = {"train": PREPRINT, "column": "extra", "augment": augment}
