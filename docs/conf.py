@@ -14,7 +14,8 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = f"pstn {version}"
-html_static_path = []
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 
