@@ -143,7 +143,8 @@ class Comparison:
             for column in ("published", "best"):
                 result = self.by_name.get(columns[column].name) if column in columns else None
                 cells.append(None if result is None else result.measured(metric))
-                cells.append(None if result is None or self.table.slice else _chance(result.against_paper(metric)))
+                test = None if result is None or self.table.slice else result.against_paper(metric)
+                cells.append(None if test is None else _probability(test.p).removeprefix("p ").removeprefix("= "))
             if any(cell is not None for cell in cells[1:]):
                 rows.append(cells)
         headings = ("paper", "ours, as published", "p", "ours, best", "p")
@@ -385,7 +386,7 @@ def _range(test: Welch | None, metric: str) -> str | None:
 
 
 def _numbers(test: Welch | None) -> str | None:
-    return None if test is None else f"t = {test.t:.2f}, {_chance(test)}"
+    return None if test is None else f"t = {test.t:.2f}, {_probability(test.p)}"
 
 
 def _ranked(test: Ranks) -> str:
@@ -395,10 +396,6 @@ def _ranked(test: Ranks) -> str:
 def _apart(test: Welch, claim: Claim) -> str:
     _, factor, digits = shown(claim.metric)
     return f"apart by {factor * claim.alike:.{digits}f} or more: {_probability(test.apart(claim.alike))}"
-
-
-def _chance(test: Welch | None) -> str | None:
-    return None if test is None else _probability(test.p)
 
 
 def _probability(p: float) -> str:

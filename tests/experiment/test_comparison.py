@@ -24,7 +24,7 @@ def test_a_line_has_the_paper_the_published_recipe_and_the_best(table, done, mon
     mean, deviation = 100 * statistics.fmean(records), 100 * statistics.stdev(records)
     assert words[:3] == ["CNN", "50.00 ± 10.00", f"{mean:.2f} ± {deviation:.2f}"]
     test = welch(mean, deviation, 2, 50, 10, 2)
-    assert words[3] == f"p = {test.p:.3f}"
+    assert words[3] == f"{test.p:.3f}"
     assert words[4] != "–", "the row 'fast' stands on the same line"
     assert [text for text, _ in pstn][:2] == ["P-STN", "–"]
     assert len(comparison.results) == len(comparison.details().rows) == 5
