@@ -220,6 +220,24 @@ def test_rounding_is_not_taken_for_examples_that_have_to_do_with_one_another(see
     assert found.text.team == 8
 
 
+class Gated(torch.nn.Module):
+    """Examples have to do with one another through a gate, which is closed at first: all that shows is its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.gate = torch.nn.Linear(182, 3), torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.linear(x) + 0.01 * self.gate * (x - x.mean(0))[:, :3]
+
+
+def test_a_gradient_of_one_number_is_not_lost_among_the_others(team, here):
+    config = replace(FIFTY, epochs=1, steps=1, drop_last=True, **SHARED)
+    fit_fleet([Member(STN(Gated()), data("pooled", 0), None, config)], progress=False)
+    assert {lane.kernel.text.team for lane in here} == {1}
+
+
 def test_what_several_blocks_do_wrong_one_does(team, here, monkeypatch):
     """Here, they do not wait for one another, which is noticed."""
     monkeypatch.setattr(Writer, "meet", Writer.barrier)

@@ -43,8 +43,8 @@ __all__ = ["resident", "small", "unlike"]
 PRODUCTS, TRIED = 30_000_000, 4_000_000_000
 #: How far losses and gradients of a step may be from torch's, as a part of them: rounded factors are nearer than that.
 LOSSES, GRADIENTS = 0.02, 0.1
-#: How far a step by parts of a batch may be from the step, likewise.
-ADDED = 5e-4
+#: How far a step by parts of a batch may be from the step: as a part of each array, and of all gradients.
+ADDED, ADDED_OF_ALL = 1e-3, 2e-5
 
 
 def small(fleet: Fleet, size: int) -> bool:
@@ -122,11 +122,17 @@ def _adds_up(fleet: Fleet, lane: Lane, whole: Recorded, parts: Recorded, blocks:
     team.lockstep(parts[0], apart)
     body = ~fleet.stack.localizer.cpu()  # the others' gradients may hang on a rounding, as in `unlike`
     for array, wanted, found in zip(whole[1], together, apart[0], strict=True):
-        if array.name.startswith("slot"):
+        if array.name.startswith(("still", "sums")):
+            sizes = [wanted.numel()]
+        elif array.name.startswith("slot"):  # a gradient of few numbers is not to be lost among the others
+            sizes = [int(each.sum()) for each in body.split(fleet.stack.sizes)]
             wanted, found = wanted[:, body], found[:, body]
-        if array.name.startswith(("slot", "still", "sums")):
-            far = (found.double() - wanted.double()).norm() > ADDED * wanted.double().norm()
-            if bool(far):
+        else:
+            continue
+        apart_by, size = (found - wanted).double().flatten(), wanted.double().flatten()
+        near = ADDED_OF_ALL * size.norm()
+        for far, own in zip(apart_by.split(sizes), size.split(sizes), strict=True):
+            if not bool(far.norm() <= ADDED * own.norm() + near):
                 return False
     return True
 
