@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks.rerun import TABLES, part
 from pstn.bench import script, source, tabulated
 from pstn.experiment import find
 from pstn.experiment.network import plain, recipe
@@ -43,9 +44,7 @@ FLEETS = {
 #: How many at once: divisors of how many there are.
 AT_ONCE = (1, 2, 4, 6, 12)
 SECONDS = 1.5
-#: The tables whose length is told, and the fleets that their rows are as slow as, by the beginning of their names.
-TABLES = ("pstn22/table2", "pstn20/table1", "pstn22/calibration", "pstn20/calibration", "pstn22/rotated",
-          "pstn22/placement")  # fmt: skip
+#: The fleets that rows of the tables whose length is told are as slow as, by the beginning of their names.
 ALIKE = {
     r"pstn22/table2:pstn-\d": "P-STN", "pstn22/calibration:pstn": "P-STN",
     "diffeo-pstn": "diffeomorphic P-STN", "diffeo-stn": "diffeomorphic STN", "cnn-augment-copies": "learned spread",
@@ -84,7 +83,7 @@ def work(name, orders, answers):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = fleet(name)
-    answers.put((name, None))
+    answers.put((name, any(lane.kernel is not None for lane in made.lanes.values())))
     while seconds := orders.get():
         start, before = time.perf_counter(), made.step
         while time.perf_counter() - start < seconds:
@@ -101,8 +100,8 @@ def rows(device, quick):
         processes = [context.Process(target=work, args=(n, q, answers), daemon=True) for n, q in orders.items()]
         for process in processes:
             process.start()
-        for _ in processes:
-            answers.get(timeout=600)
+        whole = dict(answers.get(timeout=600) for _ in processes)
+        kernels = [label for label, name in names.items() if whole[name]]
         alone = None
         for count in (n for n in AT_ONCE if len(names) % n == 0):
             labels, times = list(names), {}
@@ -114,8 +113,9 @@ def rows(device, quick):
             spent = {label: times[name] for label, name in names.items()}
             around = sum(spent.values()) / count
             alone = alone or around
-            yield {"processes": count, "microseconds": {k: round(1e6 * v, 1) for k, v in spent.items()},
-                   "round": around, "ratio": alone / around, "want": None}  # fmt: skip
+            yield {"processes": count, "kernels": kernels,
+                   "microseconds": {k: round(1e6 * v, 1) for k, v in spent.items()}, "round": around,
+                   "ratio": alone / around, "want": None}  # fmt: skip
         for queue in orders.values():
             queue.put(0)
         for process in processes:
@@ -131,10 +131,10 @@ COLUMNS = {
 
 
 def steps():
-    """The steps that the tables' fleets take, by what they are as slow as; equal recipes count once."""
+    """The steps that the fleets of `benchmarks.rerun` take, by what they are as slow as; equal recipes count once."""
     found, seen = dict.fromkeys(FLEETS, 0), set()
     for id in TABLES:
-        for row in find(id).rows:
+        for row in part(id, 1).rows:
             full = f"{id}:{row.name}"
             kind = next(k for start, k in ALIKE.items() if re.match(start, full if ":" in start else row.name))
             recipes = {recipe(row, plain(setting)) for setting in row.settings()}
@@ -153,13 +153,14 @@ def steps():
 def report(rows):
     """The last run, and how long the tables take by it."""
     rows = [r for r in rows if r["started"] == rows[-1]["started"]]
+    kernels = ", ".join(rows[0]["kernels"])
     table, best = tabulated(COLUMNS, rows), min(rows, key=lambda r: r["round"])
     if best["processes"] == 1:
         return f"{table}\n\n{source(rows[0])}"
     minutes = sum(n * best["microseconds"][kind] for kind, n in steps().items()) / best["processes"] / 6e7
     return (
-        f"Microseconds a step of all networks of a fleet:\n\n{table}\n\n{source(rows[0])}\n\n"
-        f"The fleets of {', '.join(TABLES)} take {sum(steps().values()) / 1e6:.1f} million steps, rows that share "
+        f"Microseconds a step of all networks of a fleet; one kernel: {kernels}.\n\n{table}\n\n{source(rows[0])}\n\n"
+        f"The fleets of `benchmarks.rerun` take {sum(steps().values()) / 1e6:.1f} million steps, rows that share "
         f"their networks counted once. At the rates of {best['processes']} at once, that is {minutes:.0f} minutes; "
         "compilation and tests are not counted, grids of settings count as one network a fold, and rows that are none "
         "of the fleets above as the one that they are nearest to."
