@@ -4,8 +4,9 @@
 
 One command, ``pstn reproduce``, into an empty folder, build/rerun: networks are trained, settings chosen, choices
 tested, all as anybody would. The rows are the papers', tuned augmentation beside them, and ours that are to be better,
-on the papers' folds; what these files have beyond that (further folds for tests of claims, other comparisons of ours)
-is left out. ``PSTN_BENCH_SECONDS`` stops it after so many seconds, as Ctrl-C does, and the next call goes on; what was
+of as many networks as the papers have: five folds of digits, one run where the paper gives no deviation. What these
+files have beyond that (repeats of such runs, further folds for tests of claims, other comparisons of ours) is left out.
+``PSTN_BENCH_SECONDS`` stops it after so many seconds, as Ctrl-C does, and the next call goes on; what was
 spent is summed. ``PSTN_BENCH_PARTS=4`` trains for a quarter of all epochs: the whole then takes four times as long at
 most, since processes start and networks are tested as often. The ratio is that of half an hour to the whole. Needs
 MNIST and Fashion-MNIST.
@@ -57,7 +58,9 @@ def part(id, parts):
                 row.train, epochs=math.ceil(row.train.epochs / parts), step_size=row.train.step_size / parts
             )
             trial = row.trial_epochs and math.ceil(row.trial_epochs / parts)
-            made[row] = replace(row, train=train, trial_epochs=trial, needs=cut(row.needs), further=0)
+            once = any(math.isnan(deviation) for _, deviation in row.paper.values())  # the paper has one run
+            folds = 1 if once else row.folds
+            made[row] = replace(row, train=train, trial_epochs=trial, needs=cut(row.needs), folds=folds, further=0)
         return made.get(row)
 
     rows = [cut(row) for row in table.rows if not any(fnmatchcase(row.name, words) for words in BEYOND)]
