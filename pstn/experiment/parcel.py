@@ -13,7 +13,7 @@ from pstn.experiment.catalogue import find
 from pstn.experiment.network import Network, original
 from pstn.experiment.results import Record
 from pstn.experiment.table import Table
-from pstn.experiment.work import Job, Name
+from pstn.experiment.work import Job, Name, place
 from pstn.train.config import Accelerator
 
 
@@ -30,7 +30,8 @@ class Parcel:
         runs: The folder of runs.
         device: Where to train.
         facts: What to write into each record.
-        threads: How many threads to use: on a CPU the last digits depend on it.
+        threads: How many threads to use on a CPU, where the last digits depend on it. Beside a GPU, a process has its
+            share of the cores.
     """
 
     source: str
@@ -45,7 +46,8 @@ class Parcel:
 
     def do(self, progress: bool | Progress = False) -> list[Record]:
         """Open it, and do the job."""
-        torch.set_num_threads(self.threads)
+        if place(self.device) == "cpu":
+            torch.set_num_threads(self.threads)
         table = find(self.table, Path(self.source))
         table = table.sliced() if self.quick else table
         networks = tuple(self._network(*names, table) for names in self.networks)

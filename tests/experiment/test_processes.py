@@ -22,6 +22,8 @@ from trials.shared import TRAIN, Few
 
 from pstn import STN
 from pstn.experiment import Results, Split, Table, find, run, share
+from pstn.experiment.parcel import Parcel
+from pstn.experiment.work import Job
 from pstn.experiment.workers import Processes, Reported, _begin
 
 TRIALS = Path(__file__).parent / "trials"
@@ -235,3 +237,17 @@ def test_those_who_share_a_gpu_share_the_cores(others):
         threads = pool.submit(torch.get_num_threads).result()
     assert compile_in == (None if others is None else "1")
     assert others is None or threads == max(1, (os.cpu_count() or 1) // others)
+
+
+@pytest.mark.parametrize(("placed", "expected"), [("cpu", 3), ("cuda", 1)])
+def test_a_job_has_its_own_threads_on_a_cpu_alone(monkeypatch, placed, expected):
+    """There the last digits depend on them. Beside a GPU, sixteen processes of sixteen threads do nothing but wait."""
+    monkeypatch.setattr("pstn.experiment.parcel.place", lambda device: placed)
+    monkeypatch.setattr(Job, "do", lambda *options: torch.get_num_threads())
+    parcel = Parcel(str(TRIALS), "toy/few_digits", False, "train", (), "runs", "auto", {}, 3)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert parcel.do() == expected
+    finally:
+        torch.set_num_threads(before)
