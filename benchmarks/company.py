@@ -153,13 +153,14 @@ def steps():
 def report(rows):
     """The last run, and how long the tables take by it."""
     rows = [r for r in rows if r["started"] == rows[-1]["started"]]
-    kernels = ", ".join(rows[0]["kernels"])
+    kernels = "; ".join(rows[0]["kernels"])
     table, best = tabulated(COLUMNS, rows), min(rows, key=lambda r: r["round"])
     if best["processes"] == 1:
         return f"{table}\n\n{source(rows[0])}"
     minutes = sum(n * best["microseconds"][kind] for kind, n in steps().items()) / best["processes"] / 6e7
     return (
-        f"Microseconds a step of all networks of a fleet; one kernel: {kernels}.\n\n{table}\n\n{source(rows[0])}\n\n"
+        f"Microseconds a step of all networks of a fleet (their step is one kernel: {kernels}).\n\n{table}\n\n"
+        f"{source(rows[0])}\n\n"
         f"The fleets of `benchmarks.rerun` take {sum(steps().values()) / 1e6:.1f} million steps, rows that share "
         f"their networks counted once. At the rates of {best['processes']} at once, that is {minutes:.0f} minutes; "
         "compilation and tests are not counted, grids of settings count as one network a fold, and rows that are none "

@@ -87,6 +87,11 @@ class Result:
         """What claims are tested by."""
         return [*self.chosen, *self.further]
 
+    @property
+    def stand_in(self) -> str:
+        """What its data stood in for, in words, whichever is at hand now; empty where it was the paper's."""
+        return next((words for record in self.every if (words := record.get("stand_in"))), "")
+
     def values(self, metric: str, records: Sequence[Record] | None = None) -> tuple[float, ...]:
         """The test scores, a fold each; none where the row does not have the score, or it says nothing (NaN).
 
@@ -202,11 +207,10 @@ class Comparison:
 
         None where the paper does not say, or where a row is not the paper's: ours that does better, or other data.
         """
-        rows = [result.row for result in self._rows(claim)]
         figures = [
-            (*row.paper[claim.metric], row.folds)
-            for row in rows
-            if claim.metric in row.paper and row.column != "best" and not row.stand_in
+            (*result.row.paper[claim.metric], result.row.folds)
+            for result in self._rows(claim)
+            if claim.metric in result.row.paper and result.row.column != "best" and not result.stand_in
         ]
         return welch(*figures[0], *figures[1]) if len(figures) == 2 else None
 
@@ -323,7 +327,7 @@ class Comparison:
                 f"runs were repeated, about {expected:.0f} would be), and {alike} do not differ from it by Welch's "
                 f"test (p > {LEVEL})."
             )
-        return said + sorted({row.stand_in for row in self.table.rows if row.stand_in})
+        return said + sorted({result.stand_in for result in self.results} - {""})
 
     def notes(self) -> list[str]:
         """What to know beside it."""

@@ -121,6 +121,7 @@ class Network:
             "steps": run.steps,
             "seconds": round(run.seconds, 3),
             "data": _fingerprints(self.row.data, self.fold),
+            **({"stand_in": self.row.stand_in} if self.row.stand_in else {}),
             **facts,
         }
         save_model(run.model, self.path, {"record": record})
