@@ -120,9 +120,11 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
             for job in found:
                 shown[plan].expect(job)
         # Tests first: they are short, and what they finish is recorded. Then, where there are several workers, what
-        # takes longest as far as can be told, or its end is waited for by all others.
+        # takes longest as far as can be told, with all that waits for it, or its end is waited for by all others.
         several = workers.at_once > 1
-        waiting.sort(key=lambda pair: (pair[1].kind == "test", several * pair[1].cost), reverse=True)
+        waiting.sort(
+            key=lambda pair: (pair[1].kind == "test", several and pair[0].urgency(pair[1])), reverse=True
+        )  # fmt: skip
         news = False
         for plan, job in list(waiting):
             if len(running) == workers.at_once:

@@ -36,6 +36,7 @@ class Plan:
                 self.rows |= {each.name: each for each in row.chain()}
         self.claimed = {name for claim in table.claims for name in claim.rows}
         self.trials = {row.trials.name for row in self.rows.values() if row.trials is not None}
+        self.costs: dict[str, float] = {}
         self.planned: set[str] = set()  # the keys of networks that are handed out to be trained or tested
         self.networks: dict[tuple[str, str, int], Network] = {}
         self.fresh: dict[str, Record] = {}  # what is trained but not yet recorded
@@ -107,6 +108,10 @@ class Plan:
         self.planned |= {network.key for job in found for network in job.networks}
         return found
 
+    def urgency(self, job: Job) -> float:
+        """A rough measure of how long it takes from a job's beginning until all is done that waits for it."""
+        return job.cost + max(map(self._behind, {network.row.name: network.row for network in job.networks}.values()))
+
     def close(self, job: Job, records: Sequence[Record]) -> None:
         """Take in what came of a job."""
         self.planned -= {network.key for network in job.networks}
@@ -136,6 +141,18 @@ class Plan:
             if trained is not None and trained["started"] != known["started"]:
                 facts, first = ({name: each[name] for name in FACTS} for each in (trained, known))
                 self.fresh[key] |= {**facts, "chosen_by": first}
+
+    def _behind(self, row: Experiment) -> float:
+        """How long the longest chain of rows takes that wait for a row, one after the other."""
+        after = [each for each in self.rows.values() if row in (each.needs, each.trials)]
+        return max((self._cost(each) + self._behind(each) for each in after), default=0.0)
+
+    def _cost(self, row: Experiment) -> float:
+        """What it costs to train a row's networks, as a job's cost."""
+        if row.name not in self.costs:
+            count = row.folds if row.trials is not None else len(row.settings()) * row.tuned
+            self.costs[row.name] = Job("train", (Network(row, row.settings()[0], 0, self.runs),) * count).cost
+        return self.costs[row.name]
 
     def _needed(self, networks: list[Network]) -> list[Network]:
         """The networks, or those of them that must be trained again first because these start from them."""

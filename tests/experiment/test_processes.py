@@ -103,20 +103,26 @@ class Large:
         return Split(*(replace(part, x=part.x.repeat(1, 1, 2, 2)) for part in Few(40)(fold)))
 
 
-def test_what_takes_longest_is_begun_first(tmp_path, monkeypatch):
-    """Steps of a large fleet take longer."""
-    begun = []
+@pytest.fixture
+def begun(monkeypatch):
+    """The names of rows in the order in which they would be begun, if there were workers enough."""
+    names = []
 
     class Crew:
         at_once = 9
 
         def start(self, job, table):
-            begun.append(job.networks[0].row.name)
+            names.append(job.networks[0].row.name)
 
         def finish(self):
             raise KeyboardInterrupt
 
     monkeypatch.setattr("pstn.experiment.engine.Processes", lambda *options: nullcontext(Crew()))
+    return names
+
+
+def test_what_takes_longest_is_begun_first(tmp_path, begun):
+    """Steps of a large fleet take longer."""
     base = find("toy/few_digits", TRIALS).row("cnn")  # 2 networks, 6 steps of 8 digits
     rows = {  # the costs in steps of those
         "steps": replace(base, train=replace(TRAIN, steps=7)),  # 7
@@ -130,6 +136,20 @@ def test_what_takes_longest_is_begun_first(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         go(Table("toy/unlike", "", [replace(row, name=name) for name, row in rows.items()]), tmp_path, jobs=2)
     assert begun == [*rows][::-1]
+
+
+def test_what_takes_longest_may_wait_for_what_is_short(tmp_path, begun):
+    """First a classifier that a long row needs, then settings of which the chosen one takes long to train."""
+    table = find("toy/few_digits", TRIALS)
+    cnn, frozen, pstn = (table.row(name) for name in ("cnn", "frozen", "pstn"))
+    rows = [
+        replace(cnn, name="long", train=replace(TRAIN, steps=30)),
+        replace(frozen, train=replace(TRAIN, steps=300)),
+        replace(pstn, train=replace(TRAIN, steps=None, epochs=20), trial_epochs=1),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        go(replace(table, rows=rows, claims=(), figures={}, quick=()), tmp_path, jobs=2)
+    assert list(dict.fromkeys(begun)) == ["cnn", "pstn-trials", "long"]
 
 
 def test_a_table_without_a_file_cannot_travel(tmp_path):
