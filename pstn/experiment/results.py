@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from pstn.train.checkpoint import write
+from pstn.experiment.lock import lock
 
 Record = dict[str, Any]
 
@@ -34,38 +35,45 @@ class Results:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records: dict[str, Record] = {}
-        text = path.read_bytes() if path.exists() else b""
-        whole, _, rest = text.rpartition(b"\n")
-        lines = whole.split(b"\n") if whole else []
-        for number, line in enumerate(lines, 1):
+        whole, _, rest = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
+        for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
             try:
-                record = json.loads(line)
-                self.records[record["key"]] = record
+                self.records |= _keyed(line)
             except (ValueError, KeyError, TypeError) as error:
                 raise ResultsError(f"line {number} of {path} is no record ({error}); restore or remove it") from error
-        # A run killed while it wrote leaves an end without a newline: half a line is dropped, a whole one kept.
-        self.torn = bool(rest)
-        if self.torn:
-            try:
-                record = json.loads(rest)
-                self.records[record["key"]] = record
-                self._repaired = text + b"\n"
-            except (ValueError, KeyError, TypeError):
-                self._repaired = whole + b"\n" if whole else b""
+        with suppress(ValueError, KeyError, TypeError):  # without a newline, a line may be half of one
+            self.records |= _keyed(rest)
 
     def add(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records, each as one line that is written at once."""
+        """Append records, each as one line that is written at once; runs that add to one file take turns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.torn:
-            write(self.path, self._repaired)
-            self.torn = False
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
+        with open(self.path, "ab", buffering=0) as file:
+            lock(file)
+            _mend(self.path, file)
             for record in records:
                 line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
                 while line:  # a single call but on a full disk, which then raises
-                    line = line[os.write(file, line) :]
+                    line = line[os.write(file.fileno(), line) :]
                 self.records[record["key"]] = dict(record)
             os.fsync(file)
-        finally:
-            os.close(file)
+
+
+def _keyed(line: bytes) -> dict[str, Record]:
+    """The record of a line under its key; an error if it is none."""
+    record = json.loads(line)
+    return {record["key"]: record}
+
+
+def _mend(path: Path, file: IO[bytes]) -> None:
+    """End a file, open to append to, with a newline; half a line behind its last one is dropped.
+
+    Not when the file is read: another run may be writing that line.
+    """
+    whole, newline, rest = path.read_bytes().rpartition(b"\n")
+    if not rest:
+        return
+    try:
+        _keyed(rest)
+        file.write(b"\n")
+    except (ValueError, KeyError, TypeError):
+        file.truncate(len(whole) + len(newline))

@@ -15,17 +15,13 @@ from typing import Any, Literal
 import torch
 from rich.progress import Progress
 
+from pstn.experiment.lock import lock
 from pstn.experiment.network import Network, checksum
 from pstn.experiment.results import Record
 from pstn.train import fit_fleet
 from pstn.train.checkpoint import write
 from pstn.train.config import Accelerator
 from pstn.train.log import environment
-
-try:
-    import fcntl
-except ImportError:  # Windows has none: there, two runs of one table may do some work twice
-    fcntl = None  # type: ignore[assignment]
 
 #: What tells networks of a table apart: row, setting as JSON, fold.
 Name = tuple[str, str, int]
@@ -121,13 +117,12 @@ def _held(folder: Path) -> Iterator[None]:
     """Inside, the folder is this process's; an error if it is another's, which trains the same networks."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however it does
-            except BlockingIOError as error:
-                raise RuntimeError(
-                    f"another run is training these networks, in {folder}: wait for it, or stop it"
-                ) from error
+        try:
+            lock(file, wait=False)
+        except BlockingIOError as error:
+            raise RuntimeError(
+                f"another run is training these networks, in {folder}: wait for it, or stop it"
+            ) from error
         yield
 
 

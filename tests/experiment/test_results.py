@@ -1,6 +1,8 @@
 """The file of results survives what can happen to it."""
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -51,3 +53,44 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path, line):
     path.write_text(f'{{"key": "a"}}\n{line}\n{{"key": "b"}}\n')
     with pytest.raises(ResultsError, match=r"line 2 of .*table\.jsonl is no record"):
         Results(path)
+
+
+def keys(path):
+    return [json.loads(line)["key"] for line in path.read_text().splitlines()]
+
+
+def test_two_runs_that_find_half_a_line_keep_what_the_other_adds(tmp_path):
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"key": "a"}\n{"key": "b')
+    one, other = Results(path), Results(path)
+    other.add([{"key": "c"}])
+    one.add([{"key": "d"}])
+    assert keys(path) == ["a", "c", "d"]
+
+
+def test_a_line_that_another_run_was_writing_is_kept(tmp_path):
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"key": "a"}\n{"key": "b", ')
+    found = Results(path)
+    with open(path, "a") as file:
+        file.write('"x": 1}\n')
+    found.add([{"key": "c"}])
+    assert keys(path) == ["a", "b", "c"]
+
+
+def test_a_full_disk_leaves_a_file_that_can_be_added_to(tmp_path, monkeypatch):
+    path = tmp_path / "table.jsonl"
+    results, real = Results(path), os.write
+    results.add(RECORDS[:1])
+
+    def write(file, data):
+        if len(data) < 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data[:-8])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(OSError, match="No space left"):
+            results.add(RECORDS[1:])
+    results.add([{"key": "c"}])
+    assert keys(path) == ["a", "c"] == list(Results(path).records)
