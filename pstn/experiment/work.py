@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -134,4 +134,5 @@ def place(device: Accelerator) -> str:
 def _begun(runs: set[Path]) -> Iterator[list[Any]]:
     for folder in sorted(runs):
         for path in sorted((folder / "fleets").glob(f"*/{MEMBERS}")):
-            yield json.loads(path.read_bytes())
+            with suppress(FileNotFoundError):  # of a fleet that another process has finished just now
+                yield json.loads(path.read_bytes())

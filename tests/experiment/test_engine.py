@@ -161,6 +161,23 @@ def test_two_runs_do_not_train_the_same_fleet(table, done, tmp_path):
     assert essence(tmp_path) == {key: r for key, r in essence(done).items() if r["row"] in ("fast", "jitter")}
 
 
+def test_a_fleet_that_another_process_finishes_meanwhile_is_no_error(table, tmp_path, monkeypatch):
+    """Workers clear away the folders of finished fleets while the next jobs are looked for."""
+    folder, real = tmp_path / "runs/fleets/finished", Path.read_bytes
+    folder.mkdir(parents=True)
+    (folder / work.MEMBERS).write_text("[]")
+
+    def read(path):
+        if path.parent == folder and folder.exists():
+            shutil.rmtree(folder)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    plan = Plan(table, table.rows[:1], tmp_path / "runs", Results(tmp_path / "none"))
+    assert [len(job.networks) for job in plan.jobs()] == [2]
+    assert not folder.exists()
+
+
 def test_a_row_is_measured_before_the_next_is_trained(table, tmp_path, capsys):
     """Whoever stops a long run has what it finished."""
     slower = replace(table.rows[0], name="slower", train=replace(table.rows[0].train, batch_size=5))
