@@ -120,7 +120,7 @@ def _held(folder: Path) -> Iterator[None]:
         try:
             lock(file, wait=False)
         except BlockingIOError as error:
-            raise RuntimeError(
+            raise BlockingIOError(
                 f"another run is training these networks, in {folder}: wait for it, or stop it"
             ) from error
         yield

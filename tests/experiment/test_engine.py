@@ -154,7 +154,7 @@ def test_two_runs_do_not_train_the_same_fleet(table, done, tmp_path):
     one = replace(table, rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())
     plan = Plan(one, one.rows[:1], (tmp_path / "runs").absolute(), Results(tmp_path / "none"))
     (job,) = plan.jobs()
-    with work._held(job.folder), pytest.raises(RuntimeError, match="another run is training these networks"):
+    with work._held(job.folder), pytest.raises(BlockingIOError, match="another run is training these networks"):
         go(one, tmp_path)
     assert {r["row"] for r in essence(tmp_path).values()} == {"jitter"}
     go(one, tmp_path)

@@ -11,6 +11,8 @@ from pstn.__main__ import main
 from pstn.experiment import Experiment, MissingTable, Results, Table, find, names, run
 from pstn.experiment.command import listing, remarks
 from pstn.experiment.network import plain, recipe
+from pstn.experiment.plan import Plan
+from pstn.experiment.work import _held
 
 TRIALS = Path(__file__).parent / "trials"
 
@@ -119,6 +121,16 @@ def test_what_goes_wrong_is_said_without_a_traceback(capsys, tmp_path, args, wor
     assert code == 1
     assert words in err
     assert "Traceback" not in err
+
+
+def test_that_another_run_has_the_networks_is_said_without_a_traceback(capsys, tmp_path):
+    given = ["toy/few_digits", "--experiments", TRIALS, "--results", tmp_path, "--runs", tmp_path, "--device", "cpu"]
+    table = find("toy/few_digits", TRIALS)
+    (job,) = Plan(table, [table.row("fast")], tmp_path, Results(tmp_path / "none")).jobs()
+    with _held(job.folder):
+        code, _, err = call(capsys, *given, "--rows", "fast")
+    assert code == 1
+    assert "another run is training these networks" in err
 
 
 def test_a_damaged_file_of_results_is_named(capsys, done):
