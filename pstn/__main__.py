@@ -113,6 +113,7 @@ def reproduce(settings: Reproduce, command: str) -> int:
     """Run the papers' tables."""
     from pstn.experiment import command as tables
     from pstn.experiment.catalogue import MissingTable
+    from pstn.experiment.network import DataError
     from pstn.experiment.results import ResultsError
     from pstn.train import CheckpointError
 
@@ -127,7 +128,7 @@ def reproduce(settings: Reproduce, command: str) -> int:
             soft_wrap=True,
         )
         return 130
-    except (ImportError, OSError, MissingTable, CheckpointError, ResultsError) as error:
+    except (ImportError, OSError, DataError, MissingTable, CheckpointError, ResultsError) as error:
         return _fail(str(error))
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -103,19 +103,24 @@ def _drive(plans: dict[Plan, Table], workers: Workers, progress: Progress, conso
     waiting: list[tuple[Plan, Job]] = []
     running: dict[Job, Plan] = {}
     failures: list[Exception] = []
-    going = list(plans)  # the tables whose data is to be had
+    going = list(plans)  # the tables that nothing is wrong with
     taken: set[Path] = set()  # the networks that somebody trains or has trained
     shown = {plan: Bar(plan.table.id, progress, console) for plan in plans}
     while True:
         for plan in tuple(going):
             try:
                 found = plan.jobs()
-            except Exception as error:  # of its data: a download that fails, a file that is broken
+            except Exception as error:  # of what is kept, or of the table
                 failures.append(error)
                 if len(plans) > 1:  # of one table alone, it is what the run ends with
                     console.print(f"{plan.table.id} is left: {error}", markup=False, highlight=False, soft_wrap=True)
                 going.remove(plan)
                 continue
+            while plan.left:
+                names, lack = plan.left.pop()
+                failures.append(lack)
+                words = f"{plan.table.id}: without {', '.join(names)}: {lack}"
+                console.print(words, markup=False, highlight=False, soft_wrap=True)
             waiting += [(plan, job) for job in found]
             for job in found:
                 shown[plan].expect(job)

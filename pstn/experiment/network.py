@@ -24,6 +24,10 @@ from pstn.train.log import fingerprint
 FREE = ("accelerator", "checkpoint_every")
 
 
+class DataError(RuntimeError):
+    """A row's data that cannot be had."""
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """A row at a setting and a fold.
@@ -265,7 +269,10 @@ def _rounded(text: str) -> str:
 
 @lru_cache(maxsize=16)
 def _split(data: Any, fold: int) -> Split:
-    return data(fold)
+    try:
+        return data(fold)
+    except (ImportError, OSError, ValueError) as error:  # a download that fails, a file that is broken
+        raise DataError(str(error)) from error
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pstn.experiment.choice import choose
-from pstn.experiment.network import Network, plain
+from pstn.experiment.network import DataError, Network, plain
 from pstn.experiment.results import Record, Results
 from pstn.experiment.row import Experiment, Setting
 from pstn.experiment.table import Table
@@ -40,6 +40,7 @@ class Plan:
         self.planned: set[str] = set()  # the keys of networks that are handed out to be trained or tested
         self.networks: dict[tuple[str, str, int], Network] = {}
         self.fresh: dict[str, Record] = {}  # what is trained but not yet recorded
+        self.left: list[tuple[list[str], DataError]] = []  # rows that are left out for want of their data
 
     def network(self, row: Experiment, setting: Setting, fold: int) -> Network:
         """The network of a row at a setting and a fold."""
@@ -94,8 +95,14 @@ class Plan:
         """
         train: list[Network] = []
         tests: list[Job] = []
-        for row in self.rows.values():
-            kind, networks = self.todo(row)
+        for row in tuple(self.rows.values()):
+            if row.name not in self.rows:  # left out with another
+                continue
+            try:
+                kind, networks = self.todo(row)
+            except DataError as error:
+                self._leave(row, error)
+                continue
             if kind == "done":
                 self.settle(row)
             fresh = [network for network in networks if network.key not in self.planned]
@@ -151,8 +158,18 @@ class Plan:
         """What it costs to train a row's networks, as a job's cost."""
         if row.name not in self.costs:
             count = row.folds if row.trials is not None else len(row.settings()) * row.tuned
-            self.costs[row.name] = Job("train", (Network(row, row.settings()[0], 0, self.runs),) * count).cost
+            try:
+                self.costs[row.name] = Job("train", (Network(row, row.settings()[0], 0, self.runs),) * count).cost
+            except DataError:  # which is said when it is wanted
+                self.costs[row.name] = 0.0
         return self.costs[row.name]
+
+    def _leave(self, row: Experiment, error: DataError) -> None:
+        """Leave out a row whose data cannot be had, and those that want the same data or start from such a row."""
+        left = [name for name, one in self.rows.items() if any(each.data == row.data for each in one.chain())]
+        self.left.append((left, error))
+        self.rows = {name: one for name, one in self.rows.items() if name not in left}
+        self.networks = {name: network for name, network in self.networks.items() if name[0] not in left}
 
     def _needed(self, networks: list[Network]) -> list[Network]:
         """The networks, or those of them that must be trained again first because these start from them."""

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import pstn.experiment.work as work
 from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
-from pstn.experiment.network import Network
+from pstn.experiment.network import DataError, Network
 from pstn.experiment.plan import Plan
 from pstn.experiment.settings import Reproduce
 
@@ -132,22 +132,29 @@ def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeyp
     assert essence(tmp_path) == essence(done)
 
 
-def test_a_table_whose_data_cannot_be_had_leaves_the_others_alone(table, tmp_path, capsys):
+def test_a_row_whose_data_cannot_be_had_leaves_the_others_alone(table, tmp_path, capsys):
+    asked = []
+
     def download(fold):
+        asked.append(fold)
         raise ConnectionError("could not download digits.gz")
 
-    one = replace(table, rows=[table.row("fast")], quick=(), claims=())
-    lost = replace(one, id="toy/lost", rows=[replace(one.rows[0], data=download)])
+    good = table.row("fast")
+    lost = [replace(good, name=name, data=download, column="extra") for name in ("one", "two")]
+    starts = replace(table.row("frozen"), needs=lost[0])
     options = {
         "device": "cpu",
         "runs": tmp_path / "runs",
         "results": tmp_path / "results",
         "console": Console(width=200),
     }
-    with pytest.raises(ConnectionError, match="could not download"):
-        run_all([lost, one], **options)
-    assert "toy/lost is left: could not download digits.gz" in capsys.readouterr().out
-    assert {r["row"] for r in essence(tmp_path).values()} == {"fast"}
+    with pytest.raises(DataError, match="could not download"):
+        run_all([Table("toy/mixed", "", [starts, *lost, good]), Table("toy/lost", "", lost)], **options)
+    said = capsys.readouterr().out
+    assert "toy/mixed: without one, frozen, two: could not download digits.gz" in said
+    assert "toy/lost: without one, two: could not download digits.gz" in said
+    assert {r["row"] for r in essence(tmp_path, "toy/mixed").values()} == {"fast"}
+    assert asked == [0, 0], "once for each table"
 
 
 def test_two_runs_do_not_train_the_same_fleet(table, done, tmp_path):

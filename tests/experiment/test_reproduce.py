@@ -10,7 +10,7 @@ import pytest
 from pstn.__main__ import main
 from pstn.experiment import Experiment, MissingTable, Results, Table, find, names, run
 from pstn.experiment.command import listing, remarks
-from pstn.experiment.network import plain, recipe
+from pstn.experiment.network import _fingerprints, _split, plain, recipe
 from pstn.experiment.plan import Plan
 from pstn.experiment.work import _held
 
@@ -131,6 +131,19 @@ def test_that_another_run_has_the_networks_is_said_without_a_traceback(capsys, t
         code, _, err = call(capsys, *given, "--rows", "fast")
     assert code == 1
     assert "another run is training these networks" in err
+
+
+def test_a_damaged_file_of_data_is_named_without_a_traceback(capsys, monkeypatch, tmp_path):
+    def damaged(data, fold):
+        raise ValueError("digits.gz is damaged")
+
+    monkeypatch.setattr(type(find("toy/few_digits", TRIALS).row("cnn").data), "__call__", damaged)
+    _split.cache_clear()
+    _fingerprints.cache_clear()
+    given = ["toy/few_digits", "--experiments", TRIALS, "--runs", tmp_path, "--results", tmp_path, "--device", "cpu"]
+    code, out, err = call(capsys, *given)
+    assert (code, err) == (1, "error: digits.gz is damaged\n")
+    assert "toy/few_digits: without cnn, fast, pstn, jitter, frozen: digits.gz is damaged" in out
 
 
 def test_a_damaged_file_of_results_is_named(capsys, done):
