@@ -18,7 +18,9 @@ def tidy(label: str) -> str:
         ('-1', '0.5', 'cat')
     """
     number = _number(label)
-    return str(int(number)) if number is not None and number.is_integer() else label.strip()
+    if number is None or not number.is_integer() or abs(number) >= 2**53:  # there, a float stands for several numbers
+        return label.strip()
+    return str(int(number))
 
 
 def class_order(labels: Iterable[str]) -> tuple[str, ...]:
@@ -80,4 +82,4 @@ def _number(label: str) -> float | None:
         value = float(label)
     except ValueError:
         return None
-    return value if np.isfinite(value) else None
+    return value if np.isfinite(value) and "_" not in label else None  # Python reads "1_2" as 12

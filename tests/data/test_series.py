@@ -32,6 +32,13 @@ def test_tsv_labels_in_scientific_notation_and_words(tmp_path):
     assert (names.classes, names.y.tolist()) == (("ant", "cat"), [1, 0])
 
 
+@pytest.mark.parametrize(("one", "other"), [("1_2", "12"), ("9007199254740992", "9007199254740993")])
+def test_labels_that_look_like_one_number_stay_apart(tmp_path, one, other):
+    assert read_tsv(write(tmp_path / "a.tsv", f"{one}\t1\t2\n{other}\t3\t4\n")).y.unique().numel() == 2
+    text = f"@classLabel true {one} {other}\n@data\n1,2:{one}\n3,4:{other}\n"
+    assert set(read_ts(write(tmp_path / "a.ts", text)).classes) == {one, other}
+
+
 def test_tsv_classes_given_in_another_order(tmp_path):
     path = write(tmp_path / "a.tsv", TSV)
     assert read_tsv(path, classes=("2", "7", "-1")).y.tolist() == [0, 2, 0]
