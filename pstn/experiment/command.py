@@ -30,8 +30,11 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
         console.print(listing(tables, settings.results).rich())
         console.print("\n".join(remarks(tables)), markup=False, highlight=False, soft_wrap=True)
         return
-    if settings.ray and settings.ray[0] in names(settings.experiments):
+    known = names(settings.experiments)
+    if settings.ray and settings.ray[0] in known:
         raise MissingTable(f"--ray has the address {settings.ray[0]!r}, which is a table: name tables before --ray")
+    if taken := [name for name in settings.rows if name in known]:
+        raise MissingTable(f"--rows has {taken[0]!r}, which is a table: name tables before --rows")
     ray = None if settings.ray is None else settings.ray[0] if settings.ray else "local"
     if not settings.render:
         run_all(

@@ -204,19 +204,15 @@ def _progress(console: Console) -> Progress:
 
 def _wanted(tables: Sequence[Table], rows: Sequence[str]) -> dict[Table, list[Experiment]]:
     """The tables with those of their rows whose names fit any of the patterns."""
-    texts = [pattern if ":" in pattern else f"*:{pattern}" for pattern in rows] or ["*"]
-    found = {
-        table: fit
-        for table in tables
-        if (
-            fit := [
-                row
-                for row in table.rows
-                if any(fnmatchcase(f"{table.id.removesuffix('-quick')}:{row.name}", text) for text in texts)
-            ]
-        )
-    }
-    if tables and not found:
+    unknown = [one for one in rows if not any(_fits(one, table, row) for table in tables for row in table.rows)]
+    if unknown:
         known = "; ".join(f"{table.id} has {', '.join(row.name for row in table.rows)}" for table in tables)
-        raise MissingTable(f"there is no row {' or '.join(rows)}: {known}")
-    return found
+        raise MissingTable(f"there is no row {' or '.join(unknown)}: {known}")
+    found = {t: [row for row in t.rows if not rows or any(_fits(one, t, row) for one in rows)] for t in tables}
+    return {table: fitting for table, fitting in found.items() if fitting}
+
+
+def _fits(pattern: str, table: Table, row: Experiment) -> bool:
+    """Whether a row is meant by a pattern of names, which may begin with a table's."""
+    name = f"{table.id.removesuffix('-quick')}:{row.name}"
+    return fnmatchcase(name, pattern if ":" in pattern else f"*:{pattern}")

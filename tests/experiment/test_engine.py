@@ -473,10 +473,12 @@ def test_a_row_without_its_data_is_left_out_and_said_so(table, tmp_path, capsys)
 
 
 def test_rows_can_be_picked_by_pattern(table, tmp_path):
-    go(table, tmp_path, rows=["f?st", "toy/others:cnn"])
+    options = {"device": "cpu", "runs": tmp_path / "runs", "results": tmp_path / "results"}
+    run_all([table, replace(table, id="toy/others")], rows=["f?st", "toy/others:cnn"], **options)
     assert {r["row"] for r in essence(tmp_path).values()} == {"fast"}
+    assert {r["row"] for r in essence(tmp_path, "toy/others").values()} == {"fast", "cnn"}
     with pytest.raises(LookupError, match="no row nets: toy/few_digits has cnn, fast"):
-        go(table, tmp_path, rows=["nets"])
+        go(table, tmp_path, rows=["fast", "nets"])
 
 
 def test_the_network_that_is_kept_gives_the_recorded_scores(table, done):

@@ -111,7 +111,10 @@ def test_help_explains_every_option(capsys):
     [
         (["toy/tabel"], "there is no table or paper 'toy/tabel'; there are toy/few_digits, toy/fused"),
         (["toy/few_digits", "--rows", "x*"], "there is no row x*: toy/few_digits has cnn, fast"),
+        (["toy/few_digits", "--rows", "cnn", "jiter"], "there is no row jiter: toy/few_digits has cnn, fast"),
+        (["toy/few_digits", "--rows", "cnn", "toy/fused:cnn"], "there is no row toy/fused:cnn: toy/few_digits has cnn"),
         (["--ray", "toy/few_digits"], "name tables before --ray"),
+        (["--rows", "cnn", "toy/few_digits"], "--rows has 'toy/few_digits', which is a table: name tables before"),
         (["--experiments", "nowhere"], "no folder of experiments: looked for nowhere"),
     ],
 )
