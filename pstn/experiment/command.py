@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from pstn.experiment.catalogue import MissingTable, find, names
@@ -37,6 +38,8 @@ def reproduce(settings: Reproduce, console: Console, command: str = "pstn reprod
         raise MissingTable(f"--rows has {taken[0]!r}, which is a table: name tables before --rows")
     ray = None if settings.ray is None else settings.ray[0] if settings.ray else "local"
     if not settings.render:
+        if settings.device == "cuda" and ray is None and not torch.cuda.is_available():
+            raise OSError("--device is cuda, and torch finds no GPU here; expected cpu or auto")
         run_all(
             tables,
             quick=settings.quick,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from pstn.__main__ import main
 from pstn.experiment import Experiment, MissingTable, Results, Table, find, names, run
@@ -134,6 +135,14 @@ def test_that_another_run_has_the_networks_is_said_without_a_traceback(capsys, t
         code, _, err = call(capsys, *given, "--rows", "fast")
     assert code == 1
     assert "another run is training these networks" in err
+
+
+def test_without_a_gpu_cuda_is_refused(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    given = ["toy/few_digits", "--experiments", TRIALS, "--runs", tmp_path, "--results", tmp_path, "--device", "cuda"]
+    code, _, err = call(capsys, *given)
+    assert (code, err) == (1, "error: --device is cuda, and torch finds no GPU here; expected cpu or auto\n")
+    assert call(capsys, *given, "--render", "--docs", tmp_path)[0] == 0, "which takes none"
 
 
 def test_a_damaged_file_of_data_is_named_without_a_traceback(capsys, monkeypatch, tmp_path):
