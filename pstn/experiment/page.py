@@ -27,7 +27,8 @@ def render(comparison: Comparison, folder: Path = Path("docs/results")) -> Path:
     """
     table = comparison.table
     stem = table.id.replace("/", "-")
-    parts = [f"# {table.title}", f"From `results/{table.id}.jsonl`, by `pstn reproduce {table.id} --render`."]
+    how = f"{table.id.removesuffix('-quick')} --quick" if table.slice else table.id
+    parts = [f"# {table.title}", f"From `results/{table.id}.jsonl`, by `pstn reproduce {how} --render`."]
     parts += comparison.sentences()
     for name, draw in table.figures.items() if comparison.results else ():
         path = folder / f"{stem}-{name}.svg"

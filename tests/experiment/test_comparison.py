@@ -43,6 +43,11 @@ def test_without_results_there_is_a_page_that_says_so(table, tmp_path):
     assert list((tmp_path / "docs").iterdir()) == [page]
 
 
+def test_a_page_names_the_command_that_wrote_it(table, tmp_path):
+    for one, command in ((table, "toy/few_digits --render"), (table.sliced(), "toy/few_digits --quick --render")):
+        assert f"by `pstn reproduce {command}`" in render(compare(one, results=tmp_path), tmp_path).read_text()
+
+
 def test_a_page_is_the_same_each_time_and_has_its_figures(table, done):
     comparison = compare(table, results=done / "results")
     page = render(comparison, done / "docs")
