@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor
 from pstn.data.base import Data
 from pstn.data.files import StrPath
 
+#: What a broken image surfaces as, or a broken archive that it is in.
+BROKEN = (OSError, SyntaxError, ValueError, zipfile.BadZipFile, zlib.error)
 _SIXTEEN_BITS = ("I", "I;16", "I;16L", "I;16B")
 
 
@@ -104,7 +107,7 @@ def read_image(
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} does not exist") from None
     # Broken files surface as any of these, by format.
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, pillow.DecompressionBombError) as error:
+    except (*BROKEN, EOFError, IndexError, pillow.DecompressionBombError) as error:
         raise ValueError(f"{file} cannot be read as an image: {error}") from error
     channels = pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels[None]
     return channels.expand(3 if colour else 1, -1, -1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from pstn.data.base import Data
 from pstn.data.distorted import drawn
 from pstn.data.files import StrPath, roots
-from pstn.data.folder import _files, _pillow
+from pstn.data.folder import BROKEN, _files, _pillow
 from pstn.data.moved import Move
 from pstn.families import Affine
 from pstn.warp import warp
@@ -85,7 +85,7 @@ def framed(file: Any, out: Float[Tensor, "1 n n"]) -> None:
     try:
         with file.open("rb") as stream, pillow.open(stream) as opened:
             image = opened.convert("L")
-    except (OSError, SyntaxError, ValueError) as error:
+    except BROKEN as error:
         raise ValueError(f"{file} cannot be read as an image: {error}") from error
     size = out.shape[-1]
     ratio = size / max(image.size)

@@ -11,7 +11,7 @@ from scipy.stats import kstest
 from torch import nn
 
 from pstn import STN
-from pstn.data import Data, Drift, plankton
+from pstn.data import Data, Drift, plankton, read_folder
 from pstn.data.plankton import find_plankton
 from pstn.train import Member, Train, fit, fit_fleet
 from pstn.train.fleet.noise import Record
@@ -53,6 +53,17 @@ def test_images_fill_the_frame_light_on_black(root):
         assert image[rows, : columns // 2 - 4].min() > 0.9, "what was dark is light"
         assert image[rows, columns // 2 + 4 :].max() < 0.1, "what was white is black"
     assert len(plankton(root, size=16, per_class=1)) == 2
+
+
+@pytest.mark.parametrize("root", ["archive"], indirect=True)
+def test_a_damaged_image_of_an_archive_is_named(root):
+    archive = root / "PlanktonSet" / "ndsb_train_gray.zip"
+    raw = bytearray(archive.read_bytes())
+    raw[raw.index(b"train/acantharia/8.jpg") + 200] ^= 0xFF
+    archive.write_bytes(raw)
+    for read in (plankton, lambda _: read_folder(zipfile.Path(archive, "train/"), size=16)):
+        with pytest.raises(ValueError, match=r"ndsb_train_gray\.zip/train/acantharia/8\.jpg cannot be read"):
+            read(root)
 
 
 def test_missing_and_damaged_files_are_named(tmp_path):
