@@ -55,7 +55,8 @@ def plankton(root: StrPath | None = None, *, size: int = 192, per_class: int | N
             f"PlanktonSet is not at hand: looked for train or {ARCHIVE} in {looked}; it is {ORIGIN}"
         )
     top = _opened(found)
-    folders = sorted((entry for entry in top.iterdir() if entry.is_dir()), key=lambda entry: entry.name)
+    folders = [entry for entry in top.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    folders.sort(key=lambda folder: folder.name)
     endings = _pillow().registered_extensions()
     files: list[tuple[Any, int]] = []
     for label, folder in enumerate(folders):

@@ -33,6 +33,7 @@ def root(tmp_path, request):
     target = tmp_path / "PlanktonSet"
     if request.param == "folder":
         (tmp_path / "made").rename(target)
+        (target / "train" / ".ipynb_checkpoints").mkdir()  # no class
     else:
         target.mkdir()
         with zipfile.ZipFile(target / "ndsb_train_gray.zip", "w") as archive:
