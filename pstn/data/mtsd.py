@@ -63,10 +63,11 @@ def find_mtsd(root: StrPath | None = None) -> Path | None:
 def lone_signs(split: MtsdSplit = "train", root: StrPath | None = None, *, margin: float = 150.0) -> list[Sign]:
     """The signs of a split whose box, widened by a margin to each side, meets no other sign's box.
 
-    The files are looked for as ``MTSD/annotations/*.json``, ``MTSD/images/*.jpg`` and ``MTSD/splits/*.txt`` in ``root``
-    or ``$PSTN_DATA`` and in the cache. Every sign counts as another, of whatever class; one that a panorama's border
-    cuts counts, but is not chosen, and neither are signs without a class of their own (``other-sign``). The publisher
-    keeps the labels of its test split; the validation split is what can be tested on.
+    The files are looked for as ``MTSD/annotations/*.json``, ``MTSD/images/*.jpg`` or ``MTSD/images/SPLIT/*.jpg``, and
+    ``MTSD/splits/*.txt`` in ``root`` or ``$PSTN_DATA`` and in the cache. Every sign counts as another, of whatever
+    class; one that a panorama's border cuts counts, but is not chosen, and neither are signs without a class of their
+    own (``other-sign``). The publisher keeps the labels of its test split; the validation split is what can be tested
+    on.
 
     Arguments:
         split: ``"train"`` or ``"val"``.
@@ -145,10 +146,12 @@ def mtsd(
     signs = [sign for sign in signs if sign.label in number]
     if not signs:
         raise ValueError(f"MTSD {split} has no lone sign of the classes {tuple(classes)}")
-    folder = _folder(root)
+    images = _folder(root) / "images"
     x = torch.empty(len(signs), 3, size, size)
     for row, sign in zip(x, signs, strict=True):
-        row.copy_(_look(folder / "images" / f"{sign.key}.jpg", sign.view if view == "margin" else sign.box, size))
+        apart = images / split / f"{sign.key}.jpg"  # as the publisher's README has it
+        path = apart if apart.is_file() else images / apart.name
+        row.copy_(_look(path, sign.view if view == "margin" else sign.box, size))
     y = torch.tensor([number[sign.label] for sign in signs])
     whole: Box = (-1.0, -1.0, 1.0, 1.0)
     places = torch.tensor([sign.place if view == "margin" else whole for sign in signs])

@@ -98,6 +98,14 @@ def test_images_show_the_sign_where_the_box_is(root):
         assert red.any()
 
 
+def test_images_may_lie_in_a_folder_of_their_split(root):
+    whole = mtsd("val", root, size=8)[0]
+    images = root / "MTSD/images"
+    (images / "val").mkdir()
+    (images / "tested.jpg").rename(images / "val/tested.jpg")
+    assert torch.equal(mtsd("val", root, size=8)[0].x, whole.x)
+
+
 def test_in_the_box_is_nothing_but_the_sign(root):
     data, boxes = mtsd("train", root, view="box", size=8)
     within = data.x[..., 1:-1, 1:-1]  # the pixels at the edge are smoothed with what is outside
