@@ -234,7 +234,7 @@ class Comparison:
         if claim.alike or not self._rows(claim):
             return None
         if self.shares(claim):
-            differences = [a - b for a, b in self._pairs(claim)]
+            differences = [0.0 if a == b else a - b for a, b in self._pairs(claim)]  # both may be infinite
             found = signed_rank(differences) if strays(differences) else None
         else:
             a, b = (result.values(claim.metric, result.tested) for result in self._rows(claim))

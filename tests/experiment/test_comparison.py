@@ -108,6 +108,14 @@ def test_rows_are_alike_where_their_interval_is_small_enough(table, ours, verdic
     assert test.apart(1.0) < 0.01
 
 
+def test_folds_in_which_both_are_infinite_say_nothing(table):
+    """The NLL where a right class has no probability."""
+    ours, theirs = (math.inf,) * 3 + (1.0,) * 8, (math.inf,) * 3 + (2.0,) * 7 + (90.0,)
+    rows = [measured(table, name, v, range(11)) for name, v in (("pstn", ours), ("cnn", theirs))]
+    found = Comparison(table, rows).by_rank(Claim("", "pstn", "cnn", more=False))
+    assert (found.p, found.ahead) == (2 / 2**8, 1.5 / 11)
+
+
 EIGHT = (0.80, 0.81, 0.82, 0.83, 0.84, 0.85, 0.86, 0.87)
 LESS = tuple(value - 0.06 for value in EIGHT)
 
