@@ -70,10 +70,10 @@ def parse_ts(path: StrPath) -> Cases:
         if not line.strip() or line.startswith("#"):
             continue
         where = f"{path}, line {number}"
-        if "(" in line:
-            raise ValueError(f"{where} has time stamps, which are not supported; resample to even steps first")
         *channels, label = line.strip().split(":")
-        if not channels:
+        if any("(" in channel for channel in channels):
+            raise ValueError(f"{where} has time stamps, which are not supported; resample to even steps first")
+        if not channels or tidy(label).lower() in ("", "nan", "?"):
             raise ValueError(f"{where} has no label; expected channels and then a label, with colons between")
         cases.series.append([numbers(channel.split(","), where, unknown=("", "?")) for channel in channels])
         cases.labels.append(tidy(label))

@@ -120,6 +120,11 @@ def test_ts_of_one_channel(tmp_path):
         assert (data.y.tolist(), data.classes, data.name) == ([0, 1], ("a", "b", "c"), "Made_TRAIN")
 
 
+def test_ts_brackets_of_a_label_are_no_time_stamps(tmp_path):
+    text = "@classLabel true walk(fast) run\n@data\n1,2:walk(fast)\n3,4:run\n"
+    assert read_ts(write(tmp_path / "a.ts", text)).classes == ("run", "walk(fast)")
+
+
 def test_ts_of_many_channels_lengths_and_gaps(tmp_path):
     text = "@dimensions 2\n@CLASSLABEL TRUE 1 2\n@Data\n1,?,3:4,5,6:2.0\n7,8:9,NaN:1\n"
     path = write(tmp_path / "a.ts", text)
@@ -145,6 +150,8 @@ def test_ts_of_many_channels_lengths_and_gaps(tmp_path):
         ("", "no @data line"),
         ("@classLabel true a b\n@data\n", "holds no series"),
         ("@classLabel true a b\n@data\n1,2\n", "line 3 has no label"),
+        ("@classLabel true\n@data\n1,2:\n3,4:b\n", "line 3 has no label"),
+        ("@classLabel true\n@data\n1,2:a\n3,4:?\n", "line 4 has no label"),
         ("@classLabel true a b\n@data\n1,2:c\n", r"labels \['c'\], which are not among its classes \['a', 'b'\]"),
         ("@classLabel true a b\n@data\n1,2:3,4:a\n1,2:b\n", "line 4 has 1 channels, 2 expected"),
         ("@dimensions 3\n@classLabel true a b\n@data\n1,2:3,4:a\n", "line 4 has 2 channels, 3 expected"),
