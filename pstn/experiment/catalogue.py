@@ -31,7 +31,8 @@ def experiments(root: Path | None = None) -> Path:
 def names(root: Path | None = None) -> list[str]:
     """The ids of all tables, sorted."""
     folder = experiments(root)
-    return sorted(f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.py") if path.stem != "__init__")
+    files = folder.glob("[!.]*/[!.]*.py")  # not what editors and notebooks keep out of sight
+    return sorted(f"{path.parent.name}/{path.stem}" for path in files if path.stem != "__init__")
 
 
 def find(id: str, root: Path | None = None) -> Table:

@@ -195,6 +195,13 @@ def test_a_file_without_its_table_is_named(tmp_path):
         find("toy/copy", path.parents[1])
 
 
+def test_hidden_files_and_folders_hold_no_tables(tmp_path):
+    for file in (".ipynb_checkpoints/mnist-checkpoint.py", "toy/._one.py", "toy/one.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    assert names(tmp_path) == ["toy/one"]
+
+
 def test_a_table_that_makes_no_sense_is_refused():
     row = Experiment("a", None, lambda: None)
     for change in ({"rows": []}, {"rows": [row, row]}, {"rows": [row], "quick": ["b"]}):
