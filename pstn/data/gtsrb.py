@@ -74,6 +74,8 @@ def gtsrb(split: Split = "train", root: StrPath | None = None) -> Boxed:
         raise FileNotFoundError(f"GTSRB-32 is not at hand: looked for {looked}; it is {ORIGIN}")
     data = read_npz(path, split, layout="NHWC", name=f"GTSRB-32 {split}")
     arrays = read_arrays(path)
+    if lacking := [name for name in (f"box_{split}", f"name_{split}") if name not in arrays]:
+        raise ValueError(f"{path} lacks {' and '.join(lacking)}; expected the boxes and files' names of its images")
     found = torch.from_numpy(arrays[f"box_{split}"]).float()
     tracks = np.unique([name.rpartition("_")[0] or name for name in arrays[f"name_{split}"]], return_inverse=True)[1]
     if found.shape != (len(data), 6):

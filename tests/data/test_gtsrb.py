@@ -43,6 +43,16 @@ def test_without_the_file_its_origin_is_named(tmp_path):
         gtsrb("train", tmp_path)
 
 
+def test_a_file_without_boxes_is_refused(root):
+    path = root / "GTSRB32/gtsrb32_subset.npz"
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files if name != "box_test"}
+    np.savez(path, **arrays)
+    assert len(gtsrb("train", root).data) == 12
+    with pytest.raises(ValueError, match=r"gtsrb32_subset\.npz lacks box_test; expected the boxes"):
+        gtsrb("test", root)
+
+
 def test_the_most_common_classes_in_order(root):
     signs = gtsrb("train", root).subset(torch.tensor([0, 3, 4, 6, 7, 8, 9]))
     assert most_common(signs.data, 3) == ("2", "1", "0")
