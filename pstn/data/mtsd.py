@@ -89,20 +89,20 @@ def lone_signs(split: MtsdSplit = "train", root: StrPath | None = None, *, margi
         try:
             about = json.loads(path.read_text())
             width, height, objects = about["width"], about["height"], about["objects"]
-            boxes = [_boxes(each["bbox"], width) for each in objects]
+            boxes, labels = [_boxes(each["bbox"], width) for each in objects], [each["label"] for each in objects]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is not an annotation of MTSD ({error!r}); expected width, height and objects with their "
                 "labels and boxes"
             ) from error
-        for i, each in enumerate(objects):
-            if len(boxes[i]) > 1 or each["label"] == OTHER:
+        for i, label in enumerate(labels):
+            if len(boxes[i]) > 1 or label == OTHER:
                 continue
             x1, y1, x2, y2 = box = boxes[i][0]
             wide = (x1 - margin, y1 - margin, x2 + margin, y2 + margin)
             if not any(_meet(wide, other) for j, parts in enumerate(boxes) if j != i for other in parts):
                 view = (max(wide[0], 0.0), max(wide[1], 0.0), min(wide[2], float(width)), min(wide[3], float(height)))
-                found.append(Sign(key, each["label"], box, view))
+                found.append(Sign(key, label, box, view))
     return found
 
 

@@ -139,7 +139,9 @@ def test_what_is_missing_or_broken_is_named(root, tmp_path):
     (root / "MTSD/images/alone.jpg").write_text("not an image")
     with pytest.raises(ValueError, match=r"alone\.jpg cannot be read"):
         mtsd("train", root, size=8)
-    for text in ("{", '{"width": 5}', '{"width": 5, "height": 5, "objects": [{"label": "a"}]}'):
+    box = {"xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2}
+    unnamed = json.dumps({"width": 5, "height": 5, "objects": [{"bbox": box}]})
+    for text in ("{", '{"width": 5}', '{"width": 5, "height": 5, "objects": [{"label": "a"}]}', unnamed):
         (root / "MTSD/annotations/alone.json").write_text(text)
         with pytest.raises(ValueError, match=r"alone\.json is not an annotation of MTSD"):
             lone_signs("train", root)
