@@ -3,6 +3,7 @@
 import gzip
 import importlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 
 from pstn.data import Data
-from pstn.experiment import find, run
+from pstn.experiment import compare, find, run
 
 IDS = ("pstn20/table2", "pstn20/table3", "pstn20/table4", "pstn22/table1", "pstn22/table3")
 
@@ -126,6 +127,21 @@ def test_the_stand_in_is_said_where_it_is_one(root):
     (root / "UCR/UWaveGestureLibraryX/UWaveGestureLibraryX_TEST.tsv").write_text("1\t0.0\n")
     assert series.stand_in("UWaveGestureLibraryX") == ""
     assert "UCR/StarLightCurves/StarLightCurves_TRAIN.tsv" in series.missing("StarLightCurves")
+
+
+@pytest.mark.parametrize(
+    ("id", "words", "which"),
+    [("pstn20/table2", "KMNIST-7k", "STN beats CNN"), ("pstn22/table3", "a quarter of its train", "UWaveGesture")],
+)
+def test_what_stood_in_is_said_where_no_data_is_at_hand(id, words, which):
+    """By what the networks were trained on: a page is the same wherever it is written."""
+    table = find(id)
+    bare = replace(table, rows=[replace(row, stand_in="") for row in table.rows])
+    found = compare(bare, results=Path(__file__).parents[2] / "results")
+    assert any(words in sentence for sentence in found.sentences())
+    claims = [claim for claim in table.claims if which in claim.words]
+    assert claims
+    assert [found.in_paper(claim) for claim in claims] == [None] * len(claims), "the paper has other data"
 
 
 def test_the_figure_of_series_is_drawn_from_records(root, tmp_path):
