@@ -124,7 +124,8 @@ def _sample_prefiltered(x: Tensor, points: Tensor, options: dict) -> Tensor:
     step = torch.ones_like(points[..., 0])
     for axis in range(-1 - k, -1):
         if points.shape[axis] > 1:
-            apart = (points.diff(dim=axis) * pixels).square().sum(-1).sqrt()
+            square = (points.diff(dim=axis) * pixels).square().sum(-1)
+            apart = square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()  # whose slope at zero is infinite
             # the last row has no next neighbour: it takes the step before it
             last = apart.narrow(axis + 1, apart.shape[axis + 1] - 1, 1)
             step = torch.maximum(step, torch.cat([apart, last], dim=axis + 1))

@@ -144,6 +144,13 @@ def test_antialiasing_has_a_gradient():
     assert torch.autograd.gradcheck(lambda t: warp(x, Similarity(), t, size=(5, 5), antialias=True), theta)
 
 
+def test_antialiasing_has_a_gradient_where_all_pixels_look_at_one_point():
+    theta = torch.tensor([[-1.0, 0.1, 0.2]], requires_grad=True)  # a scale of zero
+    warp(torch.rand(1, 2, 6, 7), Crop(scale="linear"), theta, antialias=True).square().sum().backward()
+    assert theta.grad.isfinite().all()
+    assert theta.grad.any()
+
+
 @pytest.mark.parametrize(("family", "size"), CASES, ids=lambda v: getattr(v, "label", None))
 def test_pixels_move_as_points_do(family, size):
     """Matrices move a whole grid axis by axis; it is the same map."""
