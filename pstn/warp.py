@@ -81,7 +81,7 @@ def warp(
     points = _pixels_moved(family, theta.to(work), size)
     if window is not None:
         window = window.to(work)
-        window = window.reshape(*window.shape[:-1], *[1] * k, -1)
+        window = window.reshape(*window.shape[:-1], *[1] * k, window.shape[-1])
         points = window[..., :1] * points + window[..., 1:]
 
     options = {"fill": fill, "padding": padding, "mode": mode}

@@ -112,6 +112,13 @@ def test_at_the_start_every_look_is_the_identity(placement):
         assert torch.allclose(out.logits[0], model.body(x), atol=1e-5)
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_an_empty_batch_has_empty_answers(placement):
+    out = build(Similarity(), Gaussian(), placement)(torch.rand(0, *SHAPE), samples=2)
+    assert out.logits.shape == (2, 0, 10)
+    assert out.theta.shape[:2] == (2, 0)
+
+
 def test_a_plain_network_is_an_stn_without_looks():
     net = body()
     x = torch.rand(3, *SHAPE)
