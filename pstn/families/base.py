@@ -77,8 +77,8 @@ class Family(nn.Module):
 
         found = goal + torch.zeros_like(error(goal))
         for _ in range(50):
-            with torch.enable_grad():
-                p = found.detach().requires_grad_()
+            with torch.inference_mode(False), torch.enable_grad():
+                p = found.detach().clone().requires_grad_()
                 missed = error(p)
                 # a point moves by itself alone, so the gradient of a sum over points is one row of every Jacobian
                 rows = [torch.autograd.grad(missed[..., i].sum(), p, retain_graph=True)[0] for i in range(self.ndim)]

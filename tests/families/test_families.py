@@ -181,3 +181,11 @@ def test_a_family_without_inverse_says_so():
 def test_a_fold_that_cannot_be_inverted_comes_back_as_nan():
     theta = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)  # both ends onto the middle: T(p) = 0
     assert TPS(3, ndim=1).invert(theta, torch.tensor([[0.5]], dtype=torch.float64)).isnan().all()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("family", FAMILIES, ids=label)
+def test_points_come_back_where_no_gradients_are_recorded(family, mode):
+    with mode():
+        theta, points = 0.05 * torch.randn(2, family.dim).double(), torch.rand(5, family.ndim).double() - 0.5
+        assert torch.allclose(family.invert(theta, family(theta, points)), points.expand(2, -1, -1))
