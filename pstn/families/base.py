@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
@@ -88,6 +89,15 @@ class Family(nn.Module):
             found = found - torch.nan_to_num(step) * (0.5 / length).clamp_max(1.0)
         missed = error(found).abs().amax(-1, keepdim=True)
         return torch.where(missed < 1e3 * torch.finfo(found.dtype).eps, found, torch.nan)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Family:
+        """Tables go where the module goes and keep their digits: a model in 16 bits still looks at the right place."""
+
+        def moved(table: Tensor) -> Tensor:
+            device = fn(table.float()).device
+            return table.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
+
+        return super()._apply(moved, recurse)
 
     def zeros(self, *batch: int, **options: object) -> Float[Tensor, "*b d"]:
         """The identity's parameters, with shape (*batch, d)."""

@@ -1,5 +1,6 @@
 """Every family through the laws, and the few facts that are particular to one."""
 
+import copy
 import math
 
 import pytest
@@ -189,3 +190,12 @@ def test_points_come_back_where_no_gradients_are_recorded(family, mode):
     with mode():
         theta, points = 0.05 * torch.randn(2, family.dim).double(), torch.rand(5, family.ndim).double() - 0.5
         assert torch.allclose(family.invert(theta, family(theta, points)), points.expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, TPS(8)], ids=label)
+def test_a_cast_moves_no_point(family):
+    """Weights are what 16 bits are for: tables rounded to them would bend the map."""
+    theta, points = 0.1 * torch.randn(3, family.dim).double(), torch.rand(5, family.ndim).double() * 2 - 1
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        assert torch.equal(copy.deepcopy(family).to(dtype)(theta, points), family(theta, points))
+    assert all(table.is_meta for table in copy.deepcopy(family).to("meta").buffers())
