@@ -124,9 +124,10 @@ def test_several_labels_an_input_are_as_many_predictions():
     assert summary(probs.view(20, 3, 5), y.view(20, 3)) == summary(probs, y)
 
 
-def test_half_precision_probabilities():
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 5e-2)])
+def test_half_precision_probabilities(dtype, tolerance):
     probs, y = predictions()
-    assert summary(probs.half(), y) == pytest.approx(summary(probs, y), abs=5e-3)
+    assert summary(probs.to(dtype), y) == pytest.approx(summary(probs, y), abs=tolerance)
 
 
 def test_a_tiny_probability_does_not_overflow():

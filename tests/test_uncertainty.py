@@ -39,6 +39,16 @@ def test_each_example_left_out_is_covered_exactly_as_often_as_the_rank_says(scor
     assert covered >= wanted
 
 
+@pytest.mark.parametrize("score", ["lac", "aps"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_probabilities_in_sixteen_bits_are_covered_too(dtype, score):
+    probs, y = predictions(999)
+    probs = probs.to(dtype)
+    for coverage in torch.linspace(0.05, 0.95, 19).tolist():
+        held = conformal(probs, y, coverage, score=score, empty=True)(probs)
+        assert held[torch.arange(999), y].double().mean() >= coverage
+
+
 @given(st.integers(1, 60), st.floats(0.05, 0.95), st.sampled_from(["lac", "aps"]), st.integers(0, 10))
 def test_the_calibration_examples_themselves_are_covered(n, coverage, score, seed):
     probs, y = predictions(n, seed=seed)
@@ -131,6 +141,11 @@ def test_no_other_temperature_is_better(seed):
     for factor in (0.8, 0.97, 1.03, 1.25):
         assert least <= measured_nll(Temperature(best.value * factor)(logits), y) + 1e-9
     assert torch.equal(best(logits).argmax(1), logits.argmax(1))
+
+
+def test_logits_in_sixteen_bits_have_a_temperature():
+    probs, y = predictions(2_000)
+    assert Temperature.fit(probs.log().bfloat16(), y).value == pytest.approx(1, rel=0.1)
 
 
 def test_impossible_classes_do_no_harm():
