@@ -272,4 +272,4 @@ def _checked(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if y.min() < 0 or y.max() >= probs.shape[-1]:
         last = probs.shape[-1] - 1
         raise ValueError(f"labels go from {int(y.min())} to {int(y.max())}; {last + 1} classes need 0 ... {last}")
-    return probs, y
+    return probs.clamp_min(0), y

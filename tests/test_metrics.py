@@ -130,6 +130,10 @@ def test_half_precision_probabilities(dtype, tolerance):
     assert summary(probs.to(dtype), y) == pytest.approx(summary(probs, y), abs=tolerance)
 
 
+def test_a_probability_just_below_zero_is_zero():
+    assert nll(torch.tensor([[1.0, -1e-7]]), torch.tensor([1])) == math.inf
+
+
 def test_a_tiny_probability_does_not_overflow():
     assert nll(torch.tensor([[1e-30, 1.0]]), torch.tensor([0])) == pytest.approx(69.0776, rel=1e-4)
 
