@@ -393,7 +393,8 @@ class STN(nn.Module):
 
 def _pick(values: Float[Tensor, "k b ..."], best: Integer[Tensor, "1 b"]) -> Float[Tensor, "1 b ..."]:
     """The values of one start for each input."""
-    return torch.take_along_dim(values, best.view(1, -1, *[1] * (values.ndim - 2)), dim=0)
+    # gather itself: torch.take_along_dim would fix the batch size of an exported program
+    return values.gather(0, best.view(1, -1, *[1] * (values.ndim - 2)).expand(1, *values.shape[1:]))
 
 
 def count_features(localizer: nn.Module) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pstn import CNN, DL, SL, STN, C, Gaussian, Point, StudentT, nets
+from pstn import CNN, DL, SL, STN, C, Gaussian, Point, StudentT, nets, turns
 from pstn.export import MeanPath, to_onnx, to_program
 from pstn.families import CPAB, TPS, Affine, Compose, Crop, Projective, Rotation, Similarity
 from pstn.families.cpab.flow import plain
@@ -40,6 +40,7 @@ CASES = {
 PROGRAMS = {
     "DL1": (Similarity(), StudentT(), DL(1)),
     "two iterations": (Similarity(), Gaussian(), C(0, iterations=2)),
+    "four starts": (Rotation(), Point(), C(0, starts=turns(4))),
     **DIFFEOMORPHIC,
 }
 
