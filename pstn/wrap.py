@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
@@ -201,13 +201,13 @@ def _output(model: nn.Module, name: str, x: Tensor) -> Tensor:
 
     def stop(layer: nn.Module, inputs: Any, output: Any) -> None:
         answers.append(output)
-        raise _Reached
+        if not torch.compiler.is_exporting():  # a graph leaves out by itself what nobody reads
+            raise _Reached
 
-    with _hooked(model, name, stop):
-        try:
-            model(x)
-        except _Reached:
-            return answers[0]
+    with _hooked(model, name, stop), suppress(_Reached):
+        model(x)
+    if answers:
+        return answers[0]
     raise RuntimeError(f"the layer {name!r} did not run; choose one that does for every input")
 
 

@@ -245,11 +245,19 @@ def test_what_is_asked_for_is_trained_whatever_was_before():
     assert all(p.requires_grad for p in wrap(network, train="all").parameters())
 
 
-@pytest.mark.parametrize(("at", "samples", "format"), [(None, 4, "onnx"), ("0", 0, "torch.export")])
-def test_a_wrapped_network_is_exported(at, samples, format, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "samples", "format"),
+    [
+        ({}, 4, "onnx"),
+        ({"at": "0"}, 0, "torch.export"),
+        ({"reads": "1"}, 4, "onnx"),
+        ({"at": "0", "reads": "1"}, 0, "torch.export"),
+    ],
+)
+def test_a_wrapped_network_is_exported(options, samples, format, tmp_path):
     network = nets.classifier((1, 20, 20), 3, channels=(4, 5), kernel=3).eval()
     x = torch.rand(3, 1, 20, 20)
-    wrapped = wrap(network, Similarity(), at=at)
+    wrapped = wrap(network, Similarity(), **options)
     first = torch.export.load(export(wrapped, "torch.export", tmp_path / "first.pt2", x, samples=samples)).module()(x)
     torch.testing.assert_close(first, network(x).softmax(-1), msg="untrained, it says what the network says")
     wrapped.train()(x)
