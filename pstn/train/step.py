@@ -141,6 +141,8 @@ def check(
             stacklevel=3,
         )
     train.check_trainable()
+    if config.precision == "64-true":  # training will make model and data so
+        example = example.to(next((p.dtype for p in model.parameters()), example.dtype))
     was_training = model.training
     with torch.no_grad(), seeded(0, train.x.device):
         logits = model.eval()(example, samples=1).logits

@@ -165,6 +165,13 @@ def test_optimizers_and_precisions(data, validation, config, optimizer, precisio
     assert differ(weights(run.model.float()), weights(make_model()))
 
 
+@pytest.mark.parametrize(("of_model", "of_data"), [("float", "double"), ("double", "float"), ("double", "double")])
+def test_whole_runs_in_64_bits_take_what_is_given_in_32_or_64(of_model, of_data, model, data, validation, config):
+    data, validation = (replace(d, x=getattr(d.x, of_data)()) for d in (data, validation))
+    run = fit(getattr(model, of_model)(), data, validation, replace(config, epochs=1, precision="64-true"))
+    assert {p.dtype for p in run.model.parameters()} == {torch.float64}
+
+
 def test_optimizers_are_torchs(config):
     for name, kind in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)):
         nesterov = name == "sgd"
