@@ -112,6 +112,10 @@ def sample(
     outside: Tensor | None = None
     if padding == "fill" and not (isinstance(fill, (int, float)) and fill == 0):
         outside = torch.as_tensor(fill, dtype=work, device=x.device).reshape(1, -1, *[1] * k)
+        if outside.shape[1] not in (1, x.shape[1]):
+            raise ValueError(
+                f"fill has {outside.shape[1]} numbers for {x.shape[1]} channels; expected one, or one each"
+            )
         values = values - outside
 
     # grid_sample knows 2-D and 3-D arrays; a series is an image of height one, looked at along its middle. Any number

@@ -196,6 +196,11 @@ def test_samples_do_not_copy_the_image(monkeypatch):
         ),
         (ValueError, lambda x: warp(x[:, :, :0], Similarity(), torch.zeros(2, 4)), "at least one entry"),
         (ValueError, lambda x: sample(x, torch.zeros(3, 5, 2)), r"need \(2, ..., 2\)"),
+        (
+            ValueError,
+            lambda x: warp(x, Similarity(), torch.zeros(2, 4), fill=torch.ones(3)),
+            "3 numbers for 1 channels",
+        ),
     ],
 )
 def test_bad_input_is_named(error, call, message):
