@@ -56,7 +56,9 @@ class MatrixFamily(Family):
 
     def move(self, theta: Tensor, points: Tensor) -> Tensor:
         """The points :math:`A p + t`."""
-        matrix = self.to_matrix(theta)
+        return self._mapped(self.to_matrix(theta), points)
+
+    def _mapped(self, matrix: Tensor, points: Tensor) -> Tensor:
         # Multiply and add rather than matmul: a matrix product would drop to TF32 or bfloat16 when the rest of the
         # program asks for it, and a position is worth more than ten bits.
         moved = matrix[..., None, : self.ndim, self.ndim]

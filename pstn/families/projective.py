@@ -46,9 +46,20 @@ class Projective(MatrixFamily):
 
     def move(self, theta: Tensor, points: Tensor) -> Tensor:
         """The points (A p + t) / (1 + g · p), far outside where the denominator is not positive."""
-        moved = super().move(theta, points)
-        tilt = theta[..., None, 6:]
-        below = 1 + tilt[..., 0] * points[..., 0] + tilt[..., 1] * points[..., 1]
+        return self._seen(self.to_matrix(theta), points)
+
+    def invert(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n k"]:
+        r"""The points :math:`T_\theta^{-1}(p)`, in closed form; far outside where nothing before the horizon goes to p.
+
+        By the inverse matrix as it is: made to end in one, as parameters are, it would take what is before the horizon
+        for what is behind it wherever the map sends the centre itself behind.
+        """
+        return self._seen(torch.linalg.inv(self.matrix(theta)), points)
+
+    def _seen(self, matrix: Tensor, points: Tensor) -> Tensor:
+        moved = self._mapped(matrix, points)
+        row = matrix[..., None, 2, :]
+        below = row[..., 2] + row[..., 0] * points[..., 0] + row[..., 1] * points[..., 1]
         ahead = (below > self.horizon)[..., None]
         return torch.where(ahead, moved / torch.where(ahead, below[..., None], 1.0), 2 * LIMIT).clamp(
             -2 * LIMIT, 2 * LIMIT

@@ -172,6 +172,20 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+def test_steep_tilts_are_inverted_wherever_there_is_a_place_in_the_picture():
+    generator = torch.Generator().manual_seed(0)
+    theta = 0.5 * torch.randn(500, 8, dtype=torch.float64, generator=generator)
+    points = 2 * torch.rand(500, 5, 2, dtype=torch.float64, generator=generator) - 1
+    there = Projective()(theta, points)
+    back = Projective().invert(theta, there)
+    inside = (there.abs() <= 1).all(-1)
+    assert inside.double().mean() > 0.5
+    assert torch.allclose(back[inside], points[inside], atol=1e-6)
+    theta = torch.tensor([0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 1.5, 0.0])  # the output's centre is behind the horizon
+    assert torch.allclose(Projective().invert(theta, torch.tensor([[0.8, 0.0]])), torch.tensor([[0.5, 0.0]]))
+    assert (Projective().invert(theta, torch.tensor([[0.0, 0.0]])) > 1e3).all()
+
+
 def test_a_family_without_inverse_says_so():
     with pytest.raises(TypeError, match="TPS has no inverse"):
         TPS().inverse(torch.zeros(32))
