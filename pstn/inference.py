@@ -196,14 +196,14 @@ class Augment(nn.Module):
     def sample(
         self, x: Tensor, samples: int, method: Method = "random", generator: torch.Generator | None = None
     ) -> tuple[Float[Tensor, "s b d"], Float[Tensor, "s b c *space"]]:
-        """Draws θ (S, B, d), and the inputs warped by them, (S, B, C, *space)."""
+        """Draws θ (S, B, d), or for S = 0 the one centre, and the inputs warped by them, (S, B, C, *space)."""
         q: Distribution
         if self.transformer is not None:
             q = self.transformer(x, (x.shape[0],))
         else:
             scale = self.spread.expand(x.shape[0], -1)
             q = Independent(Normal(torch.zeros_like(scale), scale, validate_args=False), 1, validate_args=False)
-        theta = draw(q, samples, method, generator)
+        theta = draw(q, samples, method, generator) if samples else q.mode.unsqueeze(0)
         self.stage = None if self.transformer is None else Stage(theta, q, self.transformer.head.prior(q))
         return theta, warp(x, self.family, theta, **self.options)
 
@@ -312,7 +312,7 @@ class TTA(nn.Module):
         method: Method = "random",
         generator: torch.Generator | None = None,
     ) -> Output:
-        """The model's logits for S warps of each input."""
+        """The model's logits for S warps of each input; 0 for the centre, the identity where the spread is fixed."""
         theta, warped = self.augment.sample(x, samples, method, generator)
         logits = _logits(self.model(warped.flatten(0, 1)))
         stages = () if self.augment.stage is None else (self.augment.stage,)

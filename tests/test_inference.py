@@ -295,6 +295,16 @@ def test_test_time_augmentation_without_spread_is_the_model():
     torch.testing.assert_close(predict(TTA(model, Similarity(), 0.0), x).probs, model(x).softmax(-1))
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_test_time_augmentation_without_samples_looks_at_the_centre(learned):
+    model, x = plain(), torch.rand(5, 1, 6, 6)
+    localizer = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
+    options = {"posterior": Gaussian(), "localizer": localizer} if learned else {"spread": 0.2}
+    p = predict(TTA(model, Similarity(), **options), x, samples=0)
+    assert p.theta.shape == (1, 5, 4)
+    torch.testing.assert_close(p.probs, model(x).softmax(-1))
+
+
 def test_test_time_augmentation_of_a_model_that_returns_an_output():
     out = TTA(stn(Point()), Similarity(), 0.1)(torch.rand(5, 1, 6, 6), samples=3)
     assert out.logits.shape == (3, 5, CLASSES)
