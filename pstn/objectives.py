@@ -128,7 +128,7 @@ def log_likelihood(
         loss = F.cross_entropy(
             logits.reshape(-1, classes),
             y.long().expand(logits.shape[:-1]).reshape(-1),
-            weight=class_weight,
+            weight=None if class_weight is None else class_weight.to(logits),
             label_smoothing=label_smoothing,
             reduction="none",
             ignore_index=-(2**63),  # nothing is ignored: -100 is as wrong a label as any other negative

@@ -156,6 +156,15 @@ def test_low_precision_logits_are_summed_in_float32():
     assert elbo(out, y).dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_class_weights_need_not_be_of_the_logits_precision(dtype):
+    out, y = output(Point()), labels()
+    weight = torch.tensor([0.5, 2.0]).repeat(CLASSES)[:CLASSES]
+    expected = elbo(out, y, class_weight=weight)
+    out.logits = out.logits.double()
+    torch.testing.assert_close(elbo(out, y, class_weight=weight.to(dtype)).float(), expected)
+
+
 def test_labels_of_other_integer_types():
     out, y = output(Point()), labels()
     torch.testing.assert_close(nll(out, y.to(torch.uint8)), nll(out, y))
