@@ -348,6 +348,9 @@ def test_bad_fleets_are_refused():
         fit_fleet([Member(make_model(), data, None, Train(devices=2))])
     with pytest.raises(ValueError, match="nothing to train"):
         fit_fleet([Member(make_model().requires_grad_(False), data, None, CONFIG)])
+    model = make_model()
+    with pytest.raises(ValueError, match="two members have the same model"):
+        fit_fleet([Member(model, data, None, replace(CONFIG, seed=seed)) for seed in range(2)])
 
 
 @pytest.mark.usefixtures("way")
@@ -357,8 +360,9 @@ def test_draws_that_cannot_be_told_apart_are_refused(count):
         def forward(self, x):
             return x + torch.empty(x.shape).exponential_()
 
+    models = [STN(nn.Sequential(Noisy(), body())) for _ in range(count)]
     with pytest.raises(RuntimeError, match="random"):
-        fit_fleet([Member(STN(nn.Sequential(Noisy(), body())), make_data(), None, CONFIG)] * count, progress=False)
+        fit_fleet([Member(model, make_data(), None, CONFIG) for model in models], progress=False)
 
 
 def test_fed_noise_is_the_noise_drawn():

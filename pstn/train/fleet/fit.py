@@ -62,6 +62,10 @@ def fit_fleet(
     """
     if not members:
         raise ValueError("there is nothing to train: no members were given")
+    if len({id(member.model) for member in members}) < len(members):
+        raise ValueError(
+            "two members have the same model; each trains one of its own: build it anew, or copy.deepcopy it"
+        )
     groups: dict[Any, list[int]] = {}
     for index, member in enumerate(members):
         check_config(member)
