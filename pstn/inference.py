@@ -56,6 +56,8 @@ class Predictive:
             >>> Predictive(torch.tensor([[0.0, -1000.0]]), none, none).nll(torch.tensor([1]))
             1000.0
         """
+        if y.shape != self.log_probs.shape[:-1]:
+            raise ValueError(f"labels have shape {tuple(y.shape)}; {tuple(self.log_probs.shape[:-1])} were predicted")
         return float(-self.log_probs.double().gather(-1, y.to(self.log_probs.device)[..., None]).mean())
 
     def __len__(self) -> int:

@@ -311,6 +311,13 @@ def test_test_time_augmentation_of_a_model_that_returns_an_output():
     assert not out.kl.any()
 
 
+def test_labels_of_another_number_of_inputs_are_refused():
+    p = predict(plain(), torch.rand(5, 1, 6, 6))
+    assert p.nll(torch.zeros(5, dtype=torch.long)) > 0
+    with pytest.raises(ValueError, match=r"labels have shape \(3,\); \(5,\) were predicted"):
+        p.nll(torch.zeros(3, dtype=torch.long))
+
+
 def test_any_object_with_logits_and_theta_will_do():
     class Foreign(nn.Module):
         def forward(self, x, samples, method, generator):
