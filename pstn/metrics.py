@@ -225,7 +225,7 @@ def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
         b: Another.
 
     Returns:
-        The correlation of the ranks, equal values sharing theirs; NaN where a quantity does not vary.
+        The correlation of the ranks, equal values sharing theirs; NaN where a quantity does not vary, or holds a NaN.
 
     Example:
         >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 10.0, 100.0]))
@@ -242,7 +242,7 @@ def _ranks(values: Tensor) -> Tensor:
     """The place of each value among all; equal ones have their mean place."""
     _, which, count = values.detach().double().unique(return_inverse=True, return_counts=True)
     count = count.double()
-    return (count.cumsum(0) - (count - 1) / 2)[which]
+    return (count.cumsum(0) - (count - 1) / 2)[which].masked_fill(values.isnan(), math.nan)
 
 
 def _checked(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,5 +54,6 @@ def test_rank_correlation_is_spearmans():
     assert rank_correlation(a, a.exp()) == pytest.approx(1)
     assert rank_correlation(a, -a) == pytest.approx(-1)
     assert math.isnan(rank_correlation(a, torch.ones(60)))
+    assert math.isnan(rank_correlation(a, b.index_fill(0, torch.tensor(3), math.nan)))
     with pytest.raises(ValueError, match="two lists of the same length"):
         rank_correlation(a, b[:5])
