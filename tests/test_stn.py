@@ -318,6 +318,7 @@ def test_output_of_many_heads():
         (ValueError, lambda: C(1, parallel=2), "warp the input"),
         (ValueError, lambda: Placement(tile=2.0), "between 0 and 1"),
         (ValueError, lambda: nets.classifier((1, 8, 8), 10), "too small"),
+        (ValueError, lambda: nets.normed_classifier((1, 7, 7), 10), "too small for 3 layers that halve them"),
         (ValueError, lambda: nets.classifier((8,), 10), r"expected \(C, L\)"),
     ],
 )

@@ -88,6 +88,8 @@ def normed_classifier(
         convolution = nn.Conv2d(before, width, kernel, padding=kernel // 2, bias=False)
         layers.append(nn.Sequential(convolution, nn.BatchNorm2d(width), nn.MaxPool2d(2), nn.ReLU()))
         before, size = width, [n // 2 for n in size]
+    if min(size) < 1:
+        raise ValueError(f"inputs of shape {tuple(shape)} are too small for {len(channels)} layers that halve them")
     last = [nn.Flatten(), nn.Linear(before * math.prod(size), hidden), nn.ReLU(), nn.Dropout(dropout)]
     return nn.Sequential(*layers, *last, nn.Linear(hidden, classes))
 
