@@ -94,6 +94,8 @@ class Family(nn.Module):
         """Tables go where the module goes and keep their digits: a model in 16 bits still looks at the right place."""
 
         def moved(table: Tensor) -> Tensor:
+            if table.is_meta:  # has no digits
+                return fn(table)
             device = fn(table.float()).device
             return table.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
 
