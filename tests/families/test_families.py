@@ -213,3 +213,12 @@ def test_a_cast_moves_no_point(family):
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         assert torch.equal(copy.deepcopy(family).to(dtype)(theta, points), family(theta, points))
     assert all(table.is_meta for table in copy.deepcopy(family).to("meta").buffers())
+
+
+def test_a_family_without_memory_is_given_some():
+    """As models are that are described before they are made."""
+    with torch.device("meta"):
+        model = torch.nn.Sequential(TPS(3), torch.nn.Linear(2, 2))
+    model.to_empty(device="cpu")
+    assert {tensor.device.type for tensor in model.state_dict().values()} == {"cpu"}
+    assert {buffer.device.type for buffer in model.buffers()} == {"cpu"}
