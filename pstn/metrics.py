@@ -211,7 +211,7 @@ def overlap(
     grid = identity_grid((points,) * k, dtype=small.dtype, device=small.device).reshape(-1, k)
     inside = (family.invert(large, family(small, grid)).abs() <= 1).all(-1).to(small.dtype).mean(-1)
     common = inside * torch.minimum(size_a, size_b)
-    return common / (size_a + size_b - common)
+    return common / (size_a + size_b - common).clamp_min(torch.finfo(common.dtype).tiny)  # two points have nothing
 
 
 def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:

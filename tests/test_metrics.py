@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstn.metrics import Reliability, accuracy, brier, ece, nll, reliability, summary
+from pstn.families import Similarity
+from pstn.metrics import Reliability, accuracy, brier, ece, nll, overlap, reliability, summary
 
 
 def predictions(n=200, classes=5, seed=0, sharpness=2.0):
@@ -163,3 +164,11 @@ def test_bad_input(metric, spoil, error, message):
 def test_bad_bins(metric):
     with pytest.raises(ValueError, match="bins is 0"):
         metric(*predictions(), bins=0)
+
+
+def test_windows_that_are_points_have_nothing_in_common():
+    family = Similarity(scale="linear")
+    point, whole = torch.tensor([0.0, -1.0, 0.0, 0.0]), torch.zeros(4)
+    pairs = [(point, point), (point, whole), (whole, point), (whole, whole)]
+    found = overlap(family, *(torch.stack(each) for each in zip(*pairs, strict=True)))
+    assert found.tolist() == [0.0, 0.0, 0.0, 1.0]

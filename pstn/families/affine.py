@@ -79,12 +79,14 @@ class MatrixFamily(Family):
         return self.from_matrix(product.sum(dim=-2))
 
     def inverse(self, theta: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        r"""The :math:`\theta'` with :math:`T_{\theta'} = T_\theta^{-1}`."""
-        return self.from_matrix(torch.linalg.inv(self.matrix(theta)))
+        r"""The :math:`\theta'` with :math:`T_{\theta'} = T_\theta^{-1}`; NaN where a map is flat and has none."""
+        found, flat = torch.linalg.inv_ex(self.matrix(theta))
+        return self.from_matrix(found).masked_fill(flat[..., None] != 0, torch.nan)
 
     def invert(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n k"]:
-        r"""The points :math:`T_\theta^{-1}(p)`, in closed form."""
-        return self(self.inverse(theta), points)
+        r"""The points :math:`T_\theta^{-1}(p)`, in closed form; NaN where a map is flat."""
+        inverse = self.inverse(theta)
+        return self(inverse, points).masked_fill(inverse.isnan().any(-1)[..., None, None], torch.nan)
 
     def _split(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         k = self.ndim

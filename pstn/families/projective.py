@@ -49,12 +49,14 @@ class Projective(MatrixFamily):
         return self._seen(self.to_matrix(theta), points)
 
     def invert(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n k"]:
-        r"""The points :math:`T_\theta^{-1}(p)`, in closed form; far outside where nothing before the horizon goes to p.
+        r"""The points :math:`T_\theta^{-1}(p)`, in closed form: far outside where nothing before the horizon goes to p,
+        NaN where a map is flat.
 
         By the inverse matrix as it is: made to end in one, as parameters are, it would take what is before the horizon
         for what is behind it wherever the map sends the centre itself behind.
         """
-        return self._seen(torch.linalg.inv(self.matrix(theta)), points)
+        found, flat = torch.linalg.inv_ex(self.matrix(theta))
+        return self._seen(found, points).masked_fill(flat[..., None, None] != 0, torch.nan)
 
     def _seen(self, matrix: Tensor, points: Tensor) -> Tensor:
         moved = self._mapped(matrix, points)

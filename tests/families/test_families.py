@@ -222,3 +222,19 @@ def test_a_family_without_memory_is_given_some():
     model.to_empty(device="cpu")
     assert {tensor.device.type for tensor in model.state_dict().values()} == {"cpu"}
     assert {buffer.device.type for buffer in model.buffers()} == {"cpu"}
+
+
+@pytest.mark.parametrize("family", [Similarity(scale="linear"), Affine(scale="linear"), Projective()], ids=label)
+def test_a_flat_map_has_no_inverse_and_leaves_the_others_theirs(family):
+    theta = torch.zeros(2, family.dim, dtype=torch.float64)
+    if isinstance(family, Similarity):
+        theta[0, 1] = -1.0
+    else:
+        theta[0] = family.from_matrix(torch.diag(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)))
+    points = torch.rand(5, 2, dtype=torch.float64)
+    found = family.invert(theta, points)
+    assert found[0].isnan().all()
+    assert torch.equal(found[1], points)
+    inverse = family.inverse(theta)
+    assert inverse[0].isnan().all()
+    assert torch.equal(inverse[1], theta[1])
