@@ -1,19 +1,15 @@
 """Ray does what one process does, to the last digit, and a killed worker costs its own fleet alone."""
 
-from pathlib import Path
-
 import pytest
+from runs import TRIALS, essence
 
-from pstn.experiment import Results, Table, find, run
+from pstn.experiment import Table, find, run
 from pstn.experiment.network import Network
 from pstn.experiment.parcel import pack
 from pstn.experiment.work import Job
 
 ray = pytest.importorskip("ray", reason="Ray is in the extra 'ray'", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # Ray's own
-
-TRIALS = Path(__file__).parent / "trials"
-CIRCUMSTANCES = ("seconds", "started", "commit", "device")
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +25,6 @@ def two_workers(tmp_path_factory):
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield folder
     ray.shutdown()
-
-
-def essence(folder, name):
-    records = Results(folder / "results" / f"{name}.jsonl").records
-    return {key: {k: v for k, v in one.items() if k not in CIRCUMSTANCES} for key, one in records.items()}
 
 
 def test_results_are_those_of_a_local_run(two_workers, finished, table, tmp_path):

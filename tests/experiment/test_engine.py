@@ -1,62 +1,27 @@
 """Running a table: nothing twice, the same however often it was stopped, no look at test data before choosing."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from runs import TRIALS, counting, essence, forbid, go
 
 import pstn.experiment.work as work
-from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run, run_all
-from pstn.experiment.network import DataError, Network
-from pstn.experiment.plan import Plan
+from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run_all
+from pstn.experiment.network import Network
 from pstn.experiment.settings import Reproduce
-
-TRIALS = Path(__file__).parent / "trials"
-#: What may differ between two runs of the same recipe.
-CIRCUMSTANCES = ("seconds", "started", "command", "commit", "device", "versions")
-
 
 #: How many networks of each row are tested.
 ALL = {"cnn": 2, "fast": 2, "pstn": 3, "jitter": 2, "frozen": 3}
 
 
-def go(table, folder, **options):
-    return run(table, device="cpu", runs=folder / "runs", results=folder / "results", **options)
-
-
-def essence(folder, name="toy/few_digits"):
-    records = Results(folder / "results" / f"{name}.jsonl").records
-    return {key: {k: v for k, v in one.items() if k not in CIRCUMSTANCES} for key, one in records.items()}
-
-
 def numbers(scores):
     """The scores without the lists beside them."""
     return {name: value for name, value in scores.items() if not isinstance(value, list)}
-
-
-def forbid(*args, **kwargs):
-    raise AssertionError("nothing is to be trained")
-
-
-def counting(monkeypatch):
-    """A list that grows by the number of networks of every fleet."""
-    sizes, real = [], work.fit_fleet
-
-    def fit(members, **options):
-        sizes.append(len(members))
-        return real(members, **options)
-
-    monkeypatch.setattr(work, "fit_fleet", fit)
-    return sizes
 
 
 def test_every_network_is_recorded_and_the_chosen_are_tested(table, done):
@@ -95,96 +60,6 @@ def test_without_results_the_trained_networks_are_used(table, done, monkeypatch)
     assert essence(done) == before
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(table, done, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        sizes = counting(patch)
-        real = work.fit_fleet
-
-        def fit(members, **options):
-            if len(sizes) == 2:
-                raise KeyboardInterrupt
-            return real(members, **options)
-
-        patch.setattr(work, "fit_fleet", fit)
-        with pytest.raises(KeyboardInterrupt):
-            go(table, tmp_path)
-    sizes_after = counting(monkeypatch)
-    go(table, tmp_path)
-    assert essence(tmp_path) == essence(done)
-    assert sum(sizes) + sum(sizes_after) == 20, "no network is trained twice"
-
-
-def test_a_job_that_fails_leaves_the_others_alone(table, done, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        real = Network.member
-
-        def member(network, device):
-            if network.row.name == "fast":
-                raise MemoryError("too fast")
-            return real(network, device)
-
-        patch.setattr(Network, "member", member)
-        names = ["fast", "jitter"]
-        with pytest.raises(MemoryError, match="too fast"):
-            go(replace(table, rows=[table.row(n) for n in names], quick=(), claims=()), tmp_path)
-    assert {r["row"] for r in essence(tmp_path).values()} == {"jitter"}
-    go(table, tmp_path)
-    assert essence(tmp_path) == essence(done)
-
-
-def test_a_row_whose_data_cannot_be_had_leaves_the_others_alone(table, tmp_path, capsys):
-    asked = []
-
-    def download(fold):
-        asked.append(fold)
-        raise ConnectionError("could not download digits.gz")
-
-    good = table.row("fast")
-    lost = [replace(good, name=name, data=download, column="extra") for name in ("one", "two")]
-    starts = replace(table.row("frozen"), needs=lost[0])
-    options = {
-        "device": "cpu",
-        "runs": tmp_path / "runs",
-        "results": tmp_path / "results",
-        "console": Console(width=200),
-    }
-    with pytest.raises(DataError, match="could not download"):
-        run_all([Table("toy/mixed", "", [starts, *lost, good]), Table("toy/lost", "", lost)], **options)
-    said = capsys.readouterr().out
-    assert "toy/mixed: without one, frozen, two: could not download digits.gz" in said
-    assert "toy/lost: without one, two: could not download digits.gz" in said
-    assert {r["row"] for r in essence(tmp_path, "toy/mixed").values()} == {"fast"}
-    assert asked == [0, 0], "once for each table"
-
-
-def test_two_runs_do_not_train_the_same_fleet(table, done, tmp_path):
-    one = replace(table, rows=[table.row("fast"), table.row("jitter")], quick=(), claims=())
-    plan = Plan(one, one.rows[:1], (tmp_path / "runs").absolute(), Results(tmp_path / "none"))
-    (job,) = plan.jobs()
-    with work._held(job.folder), pytest.raises(BlockingIOError, match="another run is training these networks"):
-        go(one, tmp_path)
-    assert {r["row"] for r in essence(tmp_path).values()} == {"jitter"}
-    go(one, tmp_path)
-    assert essence(tmp_path) == {key: r for key, r in essence(done).items() if r["row"] in ("fast", "jitter")}
-
-
-def test_a_fleet_that_another_process_finishes_meanwhile_is_no_error(table, tmp_path, monkeypatch):
-    """Workers clear away the folders of finished fleets while the next jobs are looked for."""
-    folder, real = tmp_path / "runs/fleets/finished", Path.read_bytes
-    folder.mkdir(parents=True)
-    (folder / work.MEMBERS).write_text("[]")
-
-    def read(path):
-        if path.parent == folder and folder.exists():
-            shutil.rmtree(folder)
-        return real(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read)
-    plan = Plan(table, table.rows[:1], tmp_path / "runs", Results(tmp_path / "none"))
-    assert [len(job.networks) for job in plan.jobs()] == [2]
-    assert not folder.exists()
-
-
 def test_a_row_is_measured_before_the_next_is_trained(table, tmp_path, capsys):
     """Whoever stops a long run has what it finished."""
     slower = replace(table.rows[0], name="slower", train=replace(table.rows[0].train, batch_size=5))
@@ -193,23 +68,6 @@ def test_a_row_is_measured_before_the_next_is_trained(table, tmp_path, capsys):
     assert [line.rsplit(" done", 1)[0] for line in told] == [
         "training 2 of cnn", "testing 2 of cnn", "training 2 of slower", "testing 2 of slower"
     ]  # fmt: skip
-
-
-def test_a_lost_gpu_ends_the_run_at_once(table, tmp_path, monkeypatch):
-    asked, real = [], Network.member
-
-    def member(network, device):
-        asked.append(network.row.name)
-        if network.row.name == "fast":
-            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
-        return real(network, device)
-
-    monkeypatch.setattr(Network, "member", member)
-    rows = [table.row(n) for n in ("fast", "jitter")]
-    with pytest.raises(RuntimeError, match="the same command goes on from there") as caught:
-        go(replace(table, rows=rows, quick=(), claims=()), tmp_path)
-    assert isinstance(caught.value.__cause__, torch.AcceleratorError)
-    assert set(asked) == {"fast"}
 
 
 def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_path, monkeypatch):
@@ -221,16 +79,6 @@ def test_tables_that_share_networks_run_together_and_train_them_once(table, tmp_
     first, again = essence(tmp_path), essence(tmp_path, "toy/again")
     assert again == {key: first[key] for key in again}
     assert {r["row"] for r in again.values()} == {"fast", "jitter"}
-
-
-def test_a_network_of_two_tables_that_fails_is_not_tried_for_ever(table, tmp_path, monkeypatch):
-    def member(network, device):
-        raise MemoryError("too fast")
-
-    monkeypatch.setattr(Network, "member", member)
-    options = {"device": "cpu", "runs": tmp_path / "runs", "results": tmp_path / "results", "rows": ["fast"]}
-    with pytest.raises(MemoryError, match="too fast"):
-        run_all([table, replace(table, id="toy/again")], **options)
 
 
 def test_settings_are_chosen_after_short_trials_and_the_chosen_trained_in_full(table, tmp_path):
@@ -252,48 +100,6 @@ def test_settings_are_chosen_after_short_trials_and_the_chosen_trained_in_full(t
     assert (result.setting, len(result.chosen), len(result.every)) == ({"sigma": best}, 2, 6)
     assert replace(row, trial_epochs=None).trials is None
     assert row.trials is row.trials, "one row, however often it is asked for"
-
-
-def test_a_fleet_killed_while_its_networks_are_kept_is_taken_up_as_it_was(table, done, tmp_path, monkeypatch):
-    """Companions decide a network's last digits: those of a begun fleet stay together."""
-    with monkeypatch.context() as patch:
-        real, kept = Network.finish, []
-
-        def finish(network, *args):
-            if len(kept) == 2:
-                raise KeyboardInterrupt
-            kept.append(network.key)
-            return real(network, *args)
-
-        patch.setattr(Network, "finish", finish)
-        with pytest.raises(KeyboardInterrupt):
-            go(table, tmp_path)
-    assert len(list((tmp_path / "runs/networks").iterdir())) == 2
-    sizes = counting(monkeypatch)
-    go(table, tmp_path)
-    assert sizes[0] == 4
-    assert essence(tmp_path) == essence(done)
-    assert not list((tmp_path / "runs/fleets").iterdir())
-
-
-def test_a_killed_process_loses_one_checkpoint_at_most_and_ends_the_same(tmp_path, monkeypatch):
-    fuse, journal = tmp_path / "fuse", tmp_path / "journal.txt"
-    command = [sys.executable, "-m", "pstn", "reproduce", "toy/fused", "--device", "cpu", "--experiments", TRIALS]
-    command += ["--runs", tmp_path / "runs", "--results", tmp_path / "results"]
-    environment = {**os.environ, "TOY_FUSE": str(fuse), "TOY_JOURNAL": str(journal), "OMP_NUM_THREADS": "1"}
-
-    def process():
-        ran = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, timeout=200)
-        return ran.returncode, ran.stderr
-
-    assert process()[0] == -signal.SIGKILL
-    assert not essence(tmp_path, "toy/fused")
-    assert process() == (0, "")
-    begun = [int(line.split()[-1]) for line in journal.read_text().splitlines()]
-    assert begun == [0, 64, 0, 0], "the first fleet goes on where its checkpoint is"
-    monkeypatch.setenv("TOY_FUSE", str(fuse))  # it has blown: a run that nobody disturbs
-    go(find("toy/fused", TRIALS), tmp_path / "whole")
-    assert essence(tmp_path, "toy/fused") == essence(tmp_path / "whole", "toy/fused")
 
 
 def test_test_data_is_looked_at_after_the_choice_and_for_the_chosen_alone(tmp_path):

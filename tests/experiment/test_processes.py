@@ -17,27 +17,15 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from runs import TRIALS, essence, go
 from torch import nn
 from trials.shared import TRAIN, Few
 
 from pstn import STN
-from pstn.experiment import Results, Split, Table, find, run, share
+from pstn.experiment import Split, Table, find, share
 from pstn.experiment.parcel import Parcel
 from pstn.experiment.work import Job
 from pstn.experiment.workers import Processes, Reported, _begin
-
-TRIALS = Path(__file__).parent / "trials"
-CIRCUMSTANCES = ("seconds", "started", "commit", "device")
-
-
-def go(name, folder, **options):
-    table = find(name, TRIALS) if isinstance(name, str) else name
-    return run(table, device="cpu", runs=folder / "runs", results=folder / "results", **options)
-
-
-def essence(folder, name):
-    records = Results(folder / "results" / f"{name}.jsonl").records
-    return {key: {k: v for k, v in one.items() if k not in CIRCUMSTANCES} for key, one in records.items()}
 
 
 @pytest.fixture(scope="module")
