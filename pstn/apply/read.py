@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pstn.apply import tables
 from pstn.data import Data, from_arrays, read_folder, read_image, read_npz, read_ts
+from pstn.data.folder import _files
 from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
 from pstn.data.ts import parse_ts
@@ -107,7 +108,7 @@ def read_inputs(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir():
-        found = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in _endings() and file.is_file()]
+        found = _images(path)
         if not found:
             raise ValueError(f"{path} holds no images")
         for file in found:
@@ -163,7 +164,9 @@ def _read_images(path: Path, size: int | None) -> Source:
         inner = sum(one.is_dir() for one in folders[0].iterdir())
         deeper = f"; the classes may be in it: pstn fit {folders[0]}" if inner > 1 else ""
         raise ValueError(f"{root} holds one folder, {folders[0].name}; a classifier needs at least two classes{deeper}")
-    sizes, grey = _look(root)
+    sizes, grey = _look([file for folder in folders for file in _images(folder)])
+    if not sizes:
+        raise ValueError(f"{root} holds folders, but no images in them")
     common, remarks = sizes.most_common(1)[0][0], []
     wanted = (size, size) if size else common if len(sizes) == 1 and max(common) <= PIXELS else _smaller(sizes)
     if len(sizes) > 1:
@@ -235,15 +238,19 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     return Source(data, None, how, tuple(remarks))
 
 
-def _look(root: Path) -> tuple[Counter[tuple[int, int]], bool]:
-    """How often each size (height, width) occurs among the images below a folder, and whether all are grey."""
+def _images(folder: Path) -> list[Path]:
+    """The images in a folder and the folders within it, hidden ones left out."""
+    endings = _endings()
+    return [file for file in _files(folder) if file.suffix.lower() in endings]
+
+
+def _look(files: Sequence[Path]) -> tuple[Counter[tuple[int, int]], bool]:
+    """How often each size (height, width) occurs among images, and whether all are grey."""
     from PIL import Image
 
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
-    for file in sorted(root.rglob("*")):
-        if file.suffix.lower() not in _endings() or file.name.startswith("."):
-            continue
+    for file in files:
         try:
             with Image.open(file) as image:
                 sizes[image.size[::-1]] += 1
@@ -253,8 +260,6 @@ def _look(root: Path) -> tuple[Counter[tuple[int, int]], bool]:
                     grey = bool((red == green).all() and (green == blue).all())
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise ValueError(f"{file} cannot be read as an image: {error}; remove it or restore it") from error
-    if not sizes:
-        raise ValueError(f"{root} holds folders, but no images in them")
     return sizes, grey
 
 
@@ -294,7 +299,7 @@ def _check_kind(path: Path, how: Mapping[str, Any], kind: str) -> None:
 def _is_nested(path: Path) -> bool:
     """Whether a folder has its classes' folders within train/."""
     inner = path / TRAIN
-    return inner.is_dir() and any(one.is_dir() for one in inner.iterdir())
+    return inner.is_dir() and any(one.is_dir() and not one.name.startswith(".") for one in inner.iterdir())
 
 
 def _ending(path: Path) -> str:

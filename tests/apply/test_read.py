@@ -136,6 +136,22 @@ def test_folders_within_the_classes_folders(tmp_path):
     assert read(tmp_path).data.counts == (8, 8)
 
 
+def test_what_is_hidden_or_beside_the_classes_is_no_image(tmp_path):
+    source = read(bars(tmp_path / "bars"))
+    for folder in ("bars", "bars/lying", "bars/lying/.ipynb_checkpoints"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "._0.png").write_text("what macOS leaves behind")
+    (tmp_path / "bars" / "lying" / ".ipynb_checkpoints" / "0.png").write_text("no image")
+    Image.new("RGB", (90, 70), "red").save(tmp_path / "bars" / "overview.png")
+    (tmp_path / "bars" / "standing").rename(tmp_path / "elsewhere")
+    (tmp_path / "bars" / "standing").symlink_to(tmp_path / "elsewhere")
+    again = read(tmp_path / "bars")
+    assert torch.equal(again.data.x, source.data.x)
+    assert again.remarks == source.remarks
+    names = [name for name, _ in read_inputs(tmp_path / "bars" / "lying", source.how, (1, 16, 16), ("a", "b"))]
+    assert len(names) == 8
+
+
 def test_ts(tmp_path):
     (tmp_path / "a.ts").write_text("@classLabel true no yes\n@data\n1,2,3:4,5,6:yes\n1,2:4,?,6:no\n")
     source = read(tmp_path / "a.ts")
