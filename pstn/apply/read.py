@@ -245,15 +245,16 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _look(files: Sequence[Path]) -> tuple[Counter[tuple[int, int]], bool]:
-    """How often each size (height, width) occurs among images, and whether all are grey."""
-    from PIL import Image
+    """How often each size (height, width) occurs among images held upright, and whether all are grey."""
+    from PIL import ExifTags, Image
 
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
     for file in files:
         try:
             with Image.open(file) as image:
-                sizes[image.size[::-1]] += 1
+                turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)  # it is read upright
+                sizes[image.size if turned else image.size[::-1]] += 1
                 plain = image.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
                 if grey and not plain:
                     red, green, blue = (np.asarray(c) for c in image.convert("RGB").split())

@@ -39,6 +39,19 @@ def test_parts_that_somebody_made(tmp_path):
     assert len(read_again(tmp_path, how, shape, source.data.classes)) == 4, "test before validation"
 
 
+def test_photographs_that_a_camera_turned_keep_their_shape(tmp_path):
+    bars(tmp_path, size=(16, 20))
+    for file in tmp_path.rglob("*.png"):
+        with Image.open(file) as image:
+            exif = image.getexif()
+            exif[0x0112] = 6  # held on its side
+            image.save(file.with_suffix(".jpg"), exif=exif)
+        file.unlink()
+    source = read(tmp_path)
+    assert source.data.x.shape[2:] == (20, 16)
+    assert not any("Resized" in words for words in source.remarks)
+
+
 def test_some_classes_in_an_order(tmp_path):
     data = Data(torch.arange(6.0).view(6, 1, 1, 1), torch.tensor([0, 1, 2, 0, 1, 2]), ("a", "b", "c"))
     kept = only(data, ("c", "a"))
