@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pstn.apply import tables
 from pstn.data import Data, from_arrays, read_folder, read_image, read_npz, read_ts
-from pstn.data.folder import _files
+from pstn.data.folder import _files, opaque
 from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
 from pstn.data.ts import parse_ts
@@ -257,7 +257,7 @@ def _look(files: Sequence[Path]) -> tuple[Counter[tuple[int, int]], bool]:
                 sizes[image.size if turned else image.size[::-1]] += 1
                 plain = image.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
                 if grey and not plain:
-                    red, green, blue = (np.asarray(c) for c in image.convert("RGB").split())
+                    red, green, blue = (np.asarray(c) for c in opaque(image).convert("RGB").split())
                     grey = bool((red == green).all() and (green == blue).all())
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise ValueError(f"{file} cannot be read as an image: {error}; remove it or restore it") from error

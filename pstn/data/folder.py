@@ -79,7 +79,7 @@ def read_folder(
 def read_image(
     file: StrPath | zipfile.Path, *, size: int | tuple[int, int] | None = None, colour: bool = True
 ) -> Float[Tensor, "c h w"]:
-    """One image, upright, as (3, H, W) or (1, H, W) with values from 0 to 1.
+    """One image, upright, on white where it is transparent, as (3, H, W) or (1, H, W) with values from 0 to 1.
 
     Arguments:
         file: The image, in any format that Pillow reads; 8 or 16 bits.
@@ -100,7 +100,7 @@ def read_image(
             if image.mode in _SIXTEEN_BITS:  # Pillow's own conversion to 8 bits would cut off everything above 255
                 image = pillow.fromarray(np.asarray(image, dtype=np.float32) / 257)
             else:
-                image = image.convert("RGB" if colour else "L")
+                image = opaque(image).convert("RGB" if colour else "L")
             if shape is not None:
                 image = image.resize(shape[::-1], pillow.Resampling.BILINEAR)
             pixels = torch.from_numpy(np.array(image, dtype=np.float32)) / 255
@@ -111,6 +111,14 @@ def read_image(
         raise ValueError(f"{file} cannot be read as an image: {error}") from error
     channels = pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels[None]
     return channels.expand(3 if colour else 1, -1, -1)
+
+
+def opaque(image: Any) -> Any:
+    """A Pillow image on white where it is transparent: what it hides there is not meant to be seen."""
+    if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
+        return image
+    image = image.convert("RGBA")
+    return _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
 
 
 def _files(folder: Any) -> Iterator[Any]:

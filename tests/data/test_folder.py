@@ -66,6 +66,18 @@ def test_sixteen_bits_keep_their_range(tmp_path):
     assert torch.allclose(read_image(path), expected.expand(3, -1, -1), atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(tmp_path, mode):
+    shape = np.zeros((4, 6), np.uint8)
+    shape[1:3, 1:4] = 255
+    black = Image.new("L", (6, 4))
+    black.putalpha(Image.fromarray(shape))  # black on nothing, as symbols are
+    (black.convert("RGBA").quantize() if mode == "P" else black.convert(mode)).save(tmp_path / "symbol.png")
+    expected = 1 - torch.from_numpy(shape).float() / 255
+    assert torch.equal(read_image(tmp_path / "symbol.png", colour=False)[0], expected)
+    assert torch.equal(read_image(tmp_path / "symbol.png"), expected.expand(3, -1, -1))
+
+
 def test_photographs_are_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held on its side
