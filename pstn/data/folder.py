@@ -97,6 +97,8 @@ def read_image(
     try:
         with path.open("rb") as stream, pillow.open(stream) as opened:
             image = ImageOps.exif_transpose(opened)
+            if image.mode == "F":  # Pillow would cut off what lies outside of 0 to 255, and round the rest
+                raise ValueError("its pixels are floating-point numbers of no known range; expected 8 or 16 bits")
             if image.mode in _SIXTEEN_BITS:  # Pillow's own conversion to 8 bits would cut off everything above 255
                 image = pillow.fromarray(np.asarray(image, dtype=np.float32) / 257)
             else:

@@ -66,6 +66,12 @@ def test_sixteen_bits_keep_their_range(tmp_path):
     assert torch.allclose(read_image(path), expected.expand(3, -1, -1), atol=1e-6)
 
 
+def test_floating_point_pixels_are_refused(tmp_path):
+    path = save(tmp_path / "deep.tif", np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4))
+    with pytest.raises(ValueError, match=r"deep\.tif cannot be read .* floating-point .* expected 8 or 16 bits"):
+        read_image(path)
+
+
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_what_is_transparent_is_white(tmp_path, mode):
     shape = np.zeros((4, 6), np.uint8)
