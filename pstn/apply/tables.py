@@ -65,11 +65,26 @@ class Sheet:
         """Whether a column has too many different values for labels: more than one in two lines."""
         return len({tidy(row[column]) for row in self.rows}) > max(len(self.rows) / 2, 1)
 
+    def labels(self, column: int) -> list[str]:
+        """What stands in the column of labels, line by line."""
+        for line, row in enumerate(self.rows, start=self.first):
+            if not -len(row) <= column < len(row):
+                raise ValueError(
+                    f"{self.source}, line {line} has {len(row)} cells; expected a label in column "
+                    f"{self.name_of(column)!r}: complete the line or remove it"
+                )
+        return [tidy(row[column]) for row in self.rows]
+
+    @property
+    def first(self) -> int:
+        """The number of the first line below the header."""
+        return 1 if self.header is None else 2
+
     def series(self, skip: int | None) -> list[list[np.ndarray]]:
         """The numbers of each line but for the column of labels; nothing at the end of a line is padding."""
         found = []
-        for line, row in enumerate(self.rows, start=1 if self.header is None else 2):
-            out = {*self.counting, *(() if skip is None else (skip % len(row),))}
+        for line, row in enumerate(self.rows, start=self.first):
+            out = {*self.counting, *(() if skip is None else (skip if skip >= 0 else skip + len(row),))}
             cells = [cell for i, cell in enumerate(row) if i not in out]
             wrong = next((i for i, cell in enumerate(cells) if _is_word(cell)), None)
             if wrong is not None:
@@ -124,7 +139,7 @@ def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str, list[
     """
     sheet = read_sheet(path, label)
     column = sheet.column(label)
-    labels = [tidy(row[column]) for row in sheet.rows]
+    labels = sheet.labels(column)
     empty = next((i for i, one in enumerate(labels) if one.lower() in _MISSING), None)
     if empty is not None:
         raise ValueError(f"{path} has no label in column {sheet.name_of(column)!r} of series {empty} (counted from 0)")

@@ -129,6 +129,13 @@ def test_sheets_as_programs_write_them(tmp_path, case):
     assert len(read_again(few, source.how, (1, 5), source.data.classes)) == 3, "few lines are no reason to doubt"
 
 
+def test_lines_without_the_column_of_labels_are_whole_series(tmp_path):
+    source = read(write(tmp_path / "a.csv", "p,q,class\n1,2,a\n3,4,b\n1,2,a\n3,4,b\n"))
+    file = write(tmp_path / "new.csv", "p,q,class\n5,6,a\n7,8\n")
+    found = [x.flatten().tolist() for _, x in read_inputs(file, source.how, (1, 2), source.data.classes)]
+    assert found == [[5, 6], [7, 8]]
+
+
 def test_grey_and_coloured_pictures_with_and_without_transparency(tmp_path):
     bars(tmp_path)
     for i, mode in enumerate(("RGBA", "LA", "P", "RGB", "1")):
@@ -214,6 +221,10 @@ BAD = {
     "npz with gaps": (
         lambda t: arrays(t / "a.npz", x=np.full((4, 8, 8, 1), np.nan), y=np.arange(4) % 2),
         "NaN or infinite, in 4 of 4 examples",
+    ),
+    "a line cut off": (
+        lambda t: write(t / "a.csv", "p,q,class\n1,2,a\n3,4,b\n5,6\n"),
+        "line 4 has 2 cells; expected a label in column 'class'",
     ),
     "no label": (lambda t: write(t / "a.csv", "class,p,q\na,1,2\n,1,2\n"), "no label in column 'class'"),
 }
