@@ -110,7 +110,10 @@ def read_sheet(path: StrPath, label: str | None = None) -> Sheet:
     if not lines:
         raise ValueError(f"{path} is empty; expected lines with a label and a series")
     separator = next((mark for mark in "\t;," if mark in lines[0]), None)
-    split = [line.split() for line in lines] if separator is None else list(csv.reader(lines, delimiter=separator))
+    try:
+        split = [line.split() for line in lines] if separator is None else list(csv.reader(lines, delimiter=separator))
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read: {error}; a quotation mark may be left open") from error
     rows = [[cell.strip() for cell in row] for row in split]
     if separator == ";":  # where numbers have commas
         rows = [

@@ -222,6 +222,10 @@ BAD = {
         lambda t: arrays(t / "a.npz", x=np.full((4, 8, 8, 1), np.nan), y=np.arange(4) % 2),
         "NaN or infinite, in 4 of 4 examples",
     ),
+    "a quotation mark left open": (
+        lambda t: write(t / "a.csv", 'a,1,2\nb,1,2\n"a,1,2\n' + "b,1,2\n" * 30_000),
+        "a.csv cannot be read: field larger .* a quotation mark may be left open",
+    ),
     "a line cut off": (
         lambda t: write(t / "a.csv", "p,q,class\n1,2,a\n3,4,b\n5,6\n"),
         "line 4 has 2 cells; expected a label in column 'class'",
