@@ -191,6 +191,9 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     if ("x" if split is None else "x_train") not in arrays or ("y" if split is None else "y_train") not in arrays:
         found = ", ".join(sorted(arrays)) or "nothing"
         raise ValueError(f"{path} has {found}; expected x and y, the examples and their labels, or x_train and y_train")
+    shape = arrays["x" if split is None else "x_train"].shape
+    if len(shape) > 4 or "D" in (layout or ""):
+        raise ValueError(f"{path} has examples of shape {shape[1:]}, volumes; expected series or images")
     try:
         data = read_npz(path, split, layout=layout, name=path.stem)
     except ValueError as error:  # the reader speaks of its arguments, and here they are options

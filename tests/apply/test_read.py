@@ -218,6 +218,10 @@ BAD = {
         lambda t: arrays(t / "a.npz", x=np.zeros((4, 8, 8)), y=np.arange(4)),
         "say what its axes are, with --layout, one of 'NCL'",
     ),
+    "npz with volumes": (
+        lambda t: arrays(t / "a.npz", x=np.zeros((4, 1, 8, 8, 8)), y=np.arange(4) % 2),
+        r"shape \(1, 8, 8, 8\), volumes; expected series or images",
+    ),
     "npz with gaps": (
         lambda t: arrays(t / "a.npz", x=np.full((4, 8, 8, 1), np.nan), y=np.arange(4) % 2),
         "NaN or infinite, in 4 of 4 examples",
