@@ -86,7 +86,7 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir():
-        _check_kind(path, how, "images")
+        _check_pictures(path, how, shape)
         parts = [path / name for name in MEASURED if (path / name).is_dir()] if _is_nested(path) else [path]
         name = path.name if parts[0] == path else f"{path.name} {parts[0].name}"
         return only(read_folder(parts[0], size=(shape[1], shape[2]), colour=bool(how["colour"]), name=name), classes)
@@ -129,7 +129,7 @@ def read_inputs(
         cases = Cases(series, ["0"] * len(series), str(path))
         yield from _numbered(path, _fitted(assemble(cases, length=shape[1], missing="interpolate").x, how, shape, path))
     else:
-        _check_kind(path, how, "images")
+        _check_pictures(path, how, shape)
         yield str(path), read_image(path, size=(shape[1], shape[2]), colour=shape[0] == 3)
 
 
@@ -298,6 +298,12 @@ def _check_kind(path: Path, how: Mapping[str, Any], kind: str) -> None:
     if how["kind"] != kind:
         wanted = "npz, csv, tsv or ts files" if how["kind"] == "series" else "images, or npz files of them"
         raise ValueError(f"{path} holds no {how['kind']}, and the model was trained on {how['kind']}: give it {wanted}")
+
+
+def _check_pictures(path: Path, how: Mapping[str, Any], shape: Sequence[int]) -> None:
+    _check_kind(path, how, "images")
+    if shape[0] not in (1, 3):
+        raise ValueError(f"{path} is grey or coloured; the model takes {shape[0]} channels: give it npz files")
 
 
 def _is_nested(path: Path) -> bool:

@@ -259,5 +259,10 @@ def test_another_shape_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2, 9)), y=np.arange(3))
     with pytest.raises(ValueError, match=r"shape \(2, 9\); the model takes series .* \(1, 40\)"):
         list(read_inputs(tmp_path / "a.npz", {"kind": "series", "layout": "NCL"}, (1, 40), ("a", "b")))
+    folder, four = bars(tmp_path / "bars"), ({"kind": "images", "colour": False}, (4, 16, 16), ("lying", "standing"))
+    with pytest.raises(ValueError, match="grey or coloured; the model takes 4 channels: give it npz files"):
+        list(read_inputs(folder, *four))
+    with pytest.raises(ValueError, match="grey or coloured; the model takes 4 channels: give it npz files"):
+        read_again(folder, *four)
     with pytest.raises(ValueError, match="trained on images"):
         list(read_inputs(series_csv(tmp_path / "a.csv"), {"kind": "images"}, (1, 16, 16), ("a", "b")))
