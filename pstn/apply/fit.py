@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pstn.apply import measure
 from pstn.apply.files import ABOUT, Trained, load, read_log
-from pstn.apply.read import Source, read
+from pstn.apply.read import Source, is_nested, read
 from pstn.apply.settings import Fit, seconds
 from pstn.apply.wrong import BadInput, given
 from pstn.data import Data
@@ -138,6 +138,8 @@ def _look(folder: Path, settings: Fit) -> Trained | None:
     """The model in a folder whose training can go on; None for a new one."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; expected a folder to write the model to (--out)")
+    if settings.data.is_dir() and not is_nested(settings.data) and _lies_in(folder, settings.data):
+        raise BadInput(f"{folder} lies in {settings.data}, where it would be taken for a class; --out goes elsewhere")
     if not (folder / ABOUT).exists() or settings.again:
         return None
     there = load(folder, weights=False)
@@ -149,6 +151,10 @@ def _look(folder: Path, settings: Fit) -> Trained | None:
             f"{folder} holds a run with seed {before}, not {asked}; --again starts over, --out goes elsewhere"
         )
     return there
+
+
+def _lies_in(folder: Path, other: Path) -> bool:
+    return folder.resolve().is_relative_to(other.resolve())
 
 
 def _settled(config: Train, examples: int, device: torch.device) -> Train:

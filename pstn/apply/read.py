@@ -87,7 +87,7 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir():
         _check_pictures(path, how, shape)
-        parts = [path / name for name in MEASURED if (path / name).is_dir()] if _is_nested(path) else [path]
+        parts = [path / name for name in MEASURED if (path / name).is_dir()] if is_nested(path) else [path]
         name = path.name if parts[0] == path else f"{path.name} {parts[0].name}"
         return only(read_folder(parts[0], size=(shape[1], shape[2]), colour=bool(how["colour"]), name=name), classes)
     if _ending(path) == ".npz":
@@ -152,7 +152,7 @@ def only(data: Data, classes: Sequence[str]) -> Data:
 
 def _read_images(path: Path, size: int | None) -> Source:
     root, other = path, None
-    if _is_nested(path):
+    if is_nested(path):
         root = path / TRAIN
         other = next((path / name for name in VALIDATION if (path / name).is_dir()), None)
     folders = sorted(one for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
@@ -306,7 +306,7 @@ def _check_pictures(path: Path, how: Mapping[str, Any], shape: Sequence[int]) ->
         raise ValueError(f"{path} is grey or coloured; the model takes {shape[0]} channels: give it npz files")
 
 
-def _is_nested(path: Path) -> bool:
+def is_nested(path: Path) -> bool:
     """Whether a folder has its classes' folders within train/."""
     inner = path / TRAIN
     return inner.is_dir() and any(one.is_dir() and not one.name.startswith(".") for one in inner.iterdir())

@@ -148,6 +148,7 @@ BAD = {
     "empty data": (("fit", "{tmp}/empty"), "holds no folders"),
     "finished": (("fit", "{data}", "--out", "{model}"), "holds a finished model; --again"),
     "out is a file": (("fit", "{data}", "--out", "{tmp}/a.csv"), "is a file; expected a folder"),
+    "out in the data": (("fit", "{tmp}/others", "--out", "{tmp}/others/models/m"), "would be taken for a class; --out"),
     "no such column": (("fit", "{tmp}/a.csv", "--label", "colour"), "there is no column 'colour'"),
     "other classes": (("report", "{model}", "{tmp}/others"), "expected some of lying, standing"),
     "bad time": (("fit", "{data}", "--time", "soon"), "expected such as 90s"),
