@@ -80,8 +80,7 @@ class Predict:
             raise ValueError("no FILES given; expected at least one")
         if self.csv and self.jsonl:
             raise ValueError("--csv and --jsonl are two forms of the same output; expected one of them")
-        if self.samples < 1:
-            raise ValueError(f"samples is {self.samples}; expected at least 1")
+        _check_samples(self.samples)
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,9 @@ class Report:
     """How many transformations to average over."""
     device: Device = "auto"
     """Where to compute."""
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,11 @@ class Serve:
     """The port; 0 takes any that is free."""
     device: Device = "auto"
     """Where to compute."""
+
+
+def _check_samples(samples: int) -> None:
+    if samples < 1:
+        raise ValueError(f"samples is {samples}; expected at least 1")
 
 
 def seconds(text: str) -> float:

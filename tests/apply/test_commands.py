@@ -151,6 +151,7 @@ BAD = {
     "out in the data": (("fit", "{tmp}/others", "--out", "{tmp}/others/models/m"), "would be taken for a class; --out"),
     "no such column": (("fit", "{tmp}/a.csv", "--label", "colour"), "there is no column 'colour'"),
     "other classes": (("report", "{model}", "{tmp}/others"), "expected some of lying, standing"),
+    "no samples": (("report", "{model}", "{data}", "--samples", "0"), "samples is 0; expected at least 1"),
     "bad time": (("fit", "{data}", "--time", "soon"), "expected such as 90s"),
 }
 
