@@ -54,7 +54,8 @@ def predict(settings: Predict, console: Console) -> None:
         titles = [f"{found['class']} {found['probability']:.2f}" for _, _, found in pictured]
         part = f", the first {SHOWN} of {count}" if count > SHOWN else ""
         write_png(settings.picture, lambda: looked(trained, x, titles))
-        Console(stderr=True).print(f"wrote {settings.picture}{part}", highlight=False, soft_wrap=True)
+        words = f"wrote {settings.picture}{part}"
+        Console(stderr=True).print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def answers(trained: Trained, settings: Predict) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:

@@ -37,12 +37,13 @@ def report(settings: Report, console: Console) -> Path:
         console.print(
             f"The model was trained on {whole.name}: measured on the {len(data)} of its {len(whole)} examples that "
             "were set apart.",
+            markup=False,
             highlight=False,
             soft_wrap=True,
         )
     path = settings.out or settings.model / "report.html"
     page(trained, data, settings.samples).write(path)
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     return path
 
 

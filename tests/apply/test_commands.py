@@ -93,6 +93,16 @@ def test_predict_is_the_same_in_all_its_forms(capsys, pictures, model, tmp_path)
     assert width(tmp_path / "new" / "p.png") > 500
 
 
+def test_files_with_brackets_in_their_names(capsys, pictures, model, tmp_path):
+    data = shutil.copytree(pictures, tmp_path / "bars [copy]")
+    code, out, _ = call(capsys, "report", model, data, "--out", tmp_path / "r [bold].html")
+    assert code == 0
+    assert "trained on bars [copy]: measured" in out
+    assert "r [bold].html" in out
+    code, _, err = call(capsys, "predict", model, data / "lying" / "0.png", "--picture", tmp_path / "p [" / "b].png")
+    assert (code, err.strip()) == (0, f"wrote {tmp_path}/p [/b].png")
+
+
 def test_predict_into_a_pipe_that_closes(pictures, model):
     command = f"{sys.executable} -m pstn predict {model} {pictures} --jsonl --samples 1"
     done = subprocess.run(f"{command} | true", shell=True, capture_output=True, text=True)
