@@ -58,7 +58,7 @@ def looked(trained: Trained, x: Float[Tensor, "n c *space"], titles: Sequence[st
     panels = figure.subplots(len(x), columns, squeeze=False)
     for i, row in enumerate(panels):
         _show(row[0], x[i])
-        row[0].set_title(titles[i], fontsize=8, loc="left")
+        row[0].set_title(titles[i], fontsize=8, loc="left", parse_math=False)
         for s in range(columns - 1):
             assert warps is not None
             assert theta is not None
@@ -86,8 +86,8 @@ def confusion(counts: Float[Tensor, "k k"], classes: Sequence[str]) -> Figure:
     panel.imshow(share.tolist(), cmap="Blues", vmin=0, vmax=1)
     ticks = range(len(classes))
     panel.set(xticks=ticks, yticks=ticks, xlabel="named", ylabel="right class")
-    panel.set_xticklabels(classes, rotation=90 if max(map(len, classes)) > 2 else 0)
-    panel.set_yticklabels(classes)
+    panel.set_xticklabels(classes, rotation=90 if max(map(len, classes)) > 2 else 0, parse_math=False)
+    panel.set_yticklabels(classes, parse_math=False)  # a name with dollars is no formula
     if len(classes) <= 20:
         for i, row in enumerate(counts.tolist()):
             for j, count in enumerate(row):
@@ -122,7 +122,7 @@ def _series(x: Tensor, warps: Tensor | None, titles: Sequence[str]) -> Figure:
             for s in range(0 if warps is None else len(warps)):
                 assert warps is not None
                 row[1].plot(warps[s, i, c].tolist(), color=f"C{c}", linewidth=0.7, alpha=0.5)
-        row[0].set_title(titles[i], fontsize=8, loc="left")
+        row[0].set_title(titles[i], fontsize=8, loc="left", parse_math=False)
     if warps is not None:
         panels[0][1].set_title("what it saw: draws of its warps", fontsize=8, loc="left")
     return figure

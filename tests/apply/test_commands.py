@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+import torch
 from homemade import bars, series_csv
 from PIL import Image
 
@@ -17,6 +18,7 @@ from pstn.__main__ import main
 from pstn.apply import load, measure
 from pstn.apply.files import ABOUT
 from pstn.apply.fit import unseen
+from pstn.apply.pictures import _series, write_png
 from pstn.apply.read import read
 
 
@@ -101,6 +103,18 @@ def test_files_with_brackets_in_their_names(capsys, pictures, model, tmp_path):
     assert "r [bold].html" in out
     code, _, err = call(capsys, "predict", model, data / "lying" / "0.png", "--picture", tmp_path / "p [" / "b].png")
     assert (code, err.strip()) == (0, f"wrote {tmp_path}/p [/b].png")
+
+
+def test_classes_with_dollars_in_their_names_are_no_formulas(capsys, pictures, model, tmp_path):
+    data, priced = shutil.copytree(pictures, tmp_path / "bars"), shutil.copytree(model, tmp_path / "priced")
+    (data / "lying").rename(data / r"$\5 to $9")
+    about = json.loads((priced / ABOUT).read_text())
+    (priced / ABOUT).write_text(json.dumps({**about, "classes": [r"$\5 to $9", "standing"]}))
+    code, _, err = call(capsys, "report", priced, data, "--out", tmp_path / "r.html")
+    assert code == 0, err
+    series = torch.zeros(1, 1, 4)
+    write_png(tmp_path / "p.png", lambda: _series(series, None, [r"$\5 to $9"]))
+    assert width(tmp_path / "p.png") > 500
 
 
 def test_predict_into_a_pipe_that_closes(pictures, model):
