@@ -103,10 +103,14 @@ def recipe(
     with seeded(seed):
         model = network((shape[0], *size), data.num_classes, fill=fill, warp=warp)
     config = settings(len(data), len(size), warp=warp, steps=steps, seed=seed)
-    if time_budget is not None:
-        fitting = affordable(model, replace(data, x=normalise(x)), config, time_budget)
-        config = paced(replace(config, steps=fitting))
-    return Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)), fill)
+    found = Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)), fill)
+    return found if time_budget is None else within(found, replace(data, x=normalise(x)), time_budget)
+
+
+def within(found: Recipe, data: Data, seconds: float) -> Recipe:
+    """The recipe with the steps that fit into so many seconds of training on the data as it goes in, normalised."""
+    config = paced(replace(found.config, steps=affordable(found.model, data, found.config, seconds)))
+    return replace(found, config=config, understood=(*found.understood[:-1], _steps(found.model, config)))
 
 
 def network(
@@ -320,6 +324,10 @@ def _words(data: Data, background: float | None, model: STN, config: Train) -> l
     which = "Shifts, stretches and smooth distortions of time" if series else "Affine maps"
     which = f"{which}, their spread learned from the data" if model.transformers else "No warps"
     lines.append(f"{which}; a classifier of {size_of_body:,} parameters.")
-    copies = f", {config.samples} warps of each" if model.transformers else ""
-    lines.append(f"{config.steps} steps of {config.batch_size} examples{copies}.")
+    lines.append(_steps(model, config))
     return lines
+
+
+def _steps(model: STN, config: Train) -> str:
+    copies = f", {config.samples} warps of each" if model.transformers else ""
+    return f"{config.steps} steps of {config.batch_size} examples{copies}."

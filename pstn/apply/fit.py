@@ -16,7 +16,7 @@ from pstn.apply.read import Source, is_nested, read
 from pstn.apply.settings import Fit, seconds
 from pstn.apply.wrong import BadInput, given
 from pstn.data import Data
-from pstn.recipe import Recipe, affordable, recipe
+from pstn.recipe import Recipe, affordable, recipe, within
 from pstn.recipe import settings as full
 from pstn.train import Train
 from pstn.train import fit as train
@@ -50,7 +50,9 @@ def fit(settings: Fit, console: Console) -> Trained:
         folder = settings.out or Path("models") / _slug(source.data.name)
         unfinished = _look(folder, settings)
     budget = None if settings.time is None or unfinished else seconds(settings.time)
-    found = recipe(part.to(device), seed=settings.seed, time_budget=budget)
+    found = recipe(part.to(device), seed=settings.seed)
+    if budget is not None:  # by the inputs at the size that they are trained on, which may be larger than the recipe's
+        found = within(found, part.to(device).normalised(found.normalise), budget)
     config = Train(**unfinished.config) if unfinished else _settled(found.config, len(part), device)
     words = [*found.understood[:1], *source.remarks, *found.understood[1:], *_short(config, part, settings)]
     if unfinished:  # as it was begun: the time it was given is not asked for again

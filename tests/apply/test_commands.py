@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from homemade import bars, series_csv
@@ -215,6 +216,15 @@ def test_a_damaged_model_is_said_to_be(capsys, pictures, model, tmp_path, hurt):
     assert code == 2
     words = {"weights": "damaged", "json": "damaged", "unfinished": "not finished", "foreign": "not pstn's"}
     assert words.get(hurt, "has format 99") in " ".join(err.split())
+
+
+def test_the_time_is_kept_by_large_inputs(capsys, monkeypatch, tmp_path):
+    x = np.random.default_rng(0).integers(0, 255, (8, 160, 160), dtype=np.uint8)
+    np.savez(tmp_path / "large.npz", x=x, y=np.arange(8) % 2)
+    timed = []
+    monkeypatch.setattr("pstn.recipe.affordable", lambda model, data, *rest: timed.append(data.x.shape[1:]) or 1)
+    assert call(capsys, "fit", tmp_path / "large.npz", "--out", tmp_path / "m", "--time", "1s")[0] == 0
+    assert timed == [load(tmp_path / "m").shape]
 
 
 def test_a_split_of_few_examples(capsys, tmp_path):
