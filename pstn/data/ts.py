@@ -80,6 +80,8 @@ def parse_ts(path: StrPath) -> Cases:
         expected = tags.get("@dimensions") or tags.get("@dimension") or [str(len(cases.series[0]))]
         if str(len(channels)) != expected[0]:
             raise ValueError(f"{where} has {len(channels)} channels, {expected[0]} expected")
+    if not cases.series:
+        raise ValueError(f"{path} holds no series; expected lines of them after @data")
     return cases
 
 

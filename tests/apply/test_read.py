@@ -206,6 +206,7 @@ BAD = {
     "empty csv": (lambda t: write(t / "a.csv", "\n"), "is empty"),
     "words in a csv": (lambda t: write(t / "a.csv", "a,1,2\nb,x,2\n"), "expected numbers beside one column of labels"),
     "header only": (lambda t: write(t / "a.csv", "label,t0,t1\n"), "nothing below"),
+    "ts header only": (lambda t: write(t / "a.ts", "@classLabel true a b\n@data\n"), "a.ts holds no series"),
     "one label": (lambda t: write(t / "a.csv", "a,1,2\na,1,2\n"), "one class only"),
     "no classes": (
         lambda t: write(t / "a.csv", "".join(f"{i}.5,1,2\n" for i in range(9))),
