@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ def fit(settings: Fit, console: Console) -> Trained:
     }
     if source.validation is None:  # enough to know the data again, and which part of it was set apart
         about["split"] = {"whole": _print(source.data), "validation": settings.validation, "seed": settings.seed}
+    if unfinished:
+        _check_same(folder, unfinished.data, about)
     trained = Trained(
         found.model,
         part.classes,
@@ -153,6 +156,13 @@ def _look(folder: Path, settings: Fit) -> Trained | None:
             f"{folder} holds a run with seed {before}, not {asked}; --again starts over, --out goes elsewhere"
         )
     return there
+
+
+def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if any(before.get(key) != now.get(key) for key in ("counts", "split")):
+        raise BadInput(
+            f"{folder} holds a run on other data, or on another part of it; --again starts over, --out goes elsewhere"
+        )
 
 
 def _lies_in(folder: Path, other: Path) -> bool:

@@ -283,6 +283,21 @@ def test_ctrl_c_before_anything_began(capsys, monkeypatch, pictures):
     assert call(capsys, "fit", pictures) == (130, "", "")
 
 
+def test_an_unfinished_run_goes_on_with_its_own_data_alone(capsys, monkeypatch, pictures, tmp_path):
+    def train(*args, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pstn.apply.fit.train", train)
+    assert call(capsys, "fit", pictures, "--out", tmp_path / "m", "--time", "1s")[0] == 130
+    before = (tmp_path / "m" / ABOUT).read_text()
+    for change in ((bars(tmp_path / "few"),), (pictures, "--validation", "0.4"), (pictures, "--size", "12")):
+        code, out, err = call(capsys, "fit", *change, "--out", tmp_path / "m", "--time", "1s")
+        assert (code, out) == (2, "")
+        assert "holds a run on other data, or on another part of it; --again" in err
+    assert (tmp_path / "m" / ABOUT).read_text() == before
+    assert call(capsys, "fit", pictures, "--out", tmp_path / "m", "--time", "1s")[0] == 130, "goes on"
+
+
 @pytest.mark.parametrize("when", ["in training", "at the end"])
 def test_a_full_disk_loses_nothing(capsys, monkeypatch, tmp_path, when):
     data, out = bars(tmp_path / "bars"), tmp_path / "m"
