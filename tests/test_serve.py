@@ -1,5 +1,6 @@
 """The page over HTTP: it answers, stays at home, and refuses what it cannot use in words."""
 
+import asyncio
 import base64
 import io
 import os
@@ -127,6 +128,21 @@ def test_an_upload_without_end_is_cut_off(client):
 
     reply = client.post("/look", content=(part for part, _ in zip(endless(), range(20), strict=False)))
     assert reply.status_code == 413
+
+
+def test_who_leaves_in_the_middle_of_an_upload_is_no_error(trained):
+    scope = {"type": "http", "method": "POST", "path": "/look", "headers": [(b"host", b"localhost")]}
+    left = iter([{"type": "http.request", "body": b"abc", "more_body": True}, {"type": "http.disconnect"}])
+    sent = []
+
+    async def receive():
+        return next(left)
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(server.application(trained)({**scope, "query_string": b""}, receive, send))
+    assert sent[0]["status"] == 400
 
 
 def test_a_bomb_is_not_opened(trained):

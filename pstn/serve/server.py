@@ -60,7 +60,7 @@ def application(trained: Trained, host: str = "127.0.0.1") -> Any:
         from starlette.concurrency import run_in_threadpool
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
-        from starlette.requests import Request
+        from starlette.requests import ClientDisconnect, Request
         from starlette.responses import JSONResponse, Response
         from starlette.routing import Route
     except ImportError as error:
@@ -85,6 +85,8 @@ def application(trained: Trained, host: str = "127.0.0.1") -> Any:
             found = await run_in_threadpool(lambda: looker.look(looker.read(upload), move))
         except Refused as error:
             return JSONResponse({"error": str(error)}, status_code=error.status, headers=_HEADERS)
+        except ClientDisconnect:  # in the middle of an upload: nobody is there to be answered
+            return Response(status_code=400)
         return JSONResponse(found, headers=_HEADERS)
 
     routes = [
