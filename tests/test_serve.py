@@ -108,6 +108,7 @@ def test_a_move_is_rigid_on_any_shape():
         (b"", "", 400, "nothing was uploaded"),
         (b"hello", "", 400, "not an image"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "", 400, "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n", "", 400, "not an image"),
         (png(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8))[:900], "", 400, "damaged, or cut off"),
         (b"0" * (server.LARGEST + 1), "", 413, "too large; expected at most 8 MiB"),
         (png(PICTURE), "?rotation=x", 400, "must be numbers"),

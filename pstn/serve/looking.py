@@ -23,6 +23,8 @@ from pstn.warp import warp
 
 #: Draws that the page shows, and the most pixels that an upload may have.
 SHOWN, PIXELS = 8, 40_000_000
+#: What an upload may be. Pillow reads more, PostScript among it, which it hands to another program to be run.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
 
 
 class Refused(ValueError):
@@ -101,7 +103,7 @@ class Looker:
 
         channels, height, width = self.trained.shape
         try:
-            with Image.open(io.BytesIO(upload)) as image:
+            with Image.open(io.BytesIO(upload), formats=FORMATS) as image:
                 size = image.size
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise Refused("that is not an image that can be read; expected PNG, JPEG or the like") from error
