@@ -247,7 +247,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "recipe_")
         found = self.recipe_
         given = self.get_params(deep=False)
-        if not isinstance(given["random_state"], int | None):
+        if not isinstance(given["random_state"], int | np.integer | None):
             given["random_state"] = None
         if isinstance(given["class_weight"], dict):
             given["class_weight"] = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
@@ -31,7 +32,7 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapp
     Arguments:
         path: The file to write; its folder is made when missing.
         tensors: What to keep. Tensors that share memory are written each on its own.
-        meta: What else to keep: numbers, strings, lists and mappings, as JSON has them.
+        meta: What else to keep: numbers (numpy's, too), strings, lists and mappings, as JSON has them.
 
     Example:
         >>> import tempfile
@@ -40,10 +41,17 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapp
         ...     load(f"{folder}/a.safetensors")
         ({'x': tensor([1., 1.])}, {'epoch': 3})
     """
-    text = json.dumps(dict(meta or {}), allow_nan=True)
+    text = json.dumps(dict(meta or {}), allow_nan=True, default=_python)
     plain = {name: _plain(name, value) for name, value in tensors.items()}
     crc = f"{_checksum(plain, text):08x}"
     write(path, safetensors.save(plain, {"format": "pt", KEY: text, "crc32": crc}))
+
+
+def _python(value: Any) -> Any:
+    """A number or an array of numpy's as Python has it; json asks of what it does not know."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r} has no place in JSON")
 
 
 def load(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -290,6 +290,18 @@ def test_names_survive_a_file(tmp_path):
     assert list(PSTNTimeSeriesClassifier.load(tmp_path / "a.safetensors").predict(x)) == list(estimator.predict(x))
 
 
+def test_numbers_of_numpy_survive_a_file(tmp_path):
+    """A search over a grid sets them."""
+    x, y = images()
+    x = x.reshape(len(x), -1)
+    given = {"max_steps": np.int64(2), "warp": np.bool_(True), "image_shape": np.array([6, 24])}
+    estimator = PSTNClassifier(random_state=np.int64(3), **given).fit(x, y)
+    estimator.save(tmp_path / "a.safetensors")
+    again = PSTNClassifier.load(tmp_path / "a.safetensors")
+    assert np.array_equal(again.predict_proba(x), estimator.predict_proba(x))
+    assert (again.max_steps, again.warp, again.image_shape, again.random_state) == (2, True, (6, 24), 3)
+
+
 # --- what comes in ---
 
 
