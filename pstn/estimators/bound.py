@@ -86,6 +86,8 @@ def held_out(y: Integer[np.ndarray, " n"], fraction: float, seed: int) -> np.nda
         >>> int(held_out(np.array([0, 0, 0, 0, 1, 1]), 0.25, seed=0).sum())
         2
     """
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_fraction is {fraction}; expected a share between 0 and 1, such as 0.2")
     chosen = np.zeros(len(y), dtype=bool)
     generator = torch.Generator().manual_seed(seed)
     for label in np.unique(y):

@@ -362,6 +362,8 @@ def test_errors_say_what_is_wrong(make, data):
         make().fit(x, y[:20])
     with pytest.raises(ValueError, match="non-zero"):
         make().fit(x, y, sample_weight=np.zeros(24))
+    with pytest.raises(ValueError, match="validation_fraction is 20; expected a share between 0 and 1"):
+        make(max_steps=1, early_stopping=True, validation_fraction=20).fit(x, y)
     with pytest.raises(ValueError, match="NaN"):
         make(max_steps=1).fit(x, y).predict(bad)
 
