@@ -75,6 +75,9 @@ def read(
     else:
         raise ValueError(f"{path} is no folder of images and no npz, csv, tsv, txt or ts file")
     if classes:
+        unknown = [name for name in classes if name not in source.data.classes]
+        if unknown:
+            raise ValueError(f"{source.data.name} has the classes {_list(source.data.classes)}; not {_list(unknown)}")
         other = None if source.validation is None else only(source.validation, classes)
         source = replace(source, data=only(source.data, classes), validation=other)
     source.data.check_trainable()

@@ -60,6 +60,8 @@ def test_some_classes_in_an_order(tmp_path):
     assert kept.x.flatten().tolist() == [0, 2, 3, 5]
     with pytest.raises(ValueError, match="expected some of"):
         only(data, ("x", "y"))
+    with pytest.raises(ValueError, match="has the classes lying, standing; not stading"):
+        read(bars(tmp_path), classes=("lying", "standing", "stading"))
 
 
 def test_npz(tmp_path):
