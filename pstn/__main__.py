@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import signal
@@ -47,6 +48,9 @@ pstn --version prints the version; pstn COMMAND --help explains a command."""
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 0, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # names of files may be in any encoding, and terminals know not every sign: that is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(args)
     except KeyboardInterrupt:  # before a command had begun

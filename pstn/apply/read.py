@@ -167,6 +167,9 @@ def _read_images(path: Path, size: int | None) -> Source:
         inner = sum(one.is_dir() for one in folders[0].iterdir())
         deeper = f"; the classes may be in it: pstn fit {folders[0]}" if inner > 1 else ""
         raise ValueError(f"{root} holds one folder, {folders[0].name}; a classifier needs at least two classes{deeper}")
+    odd = next((one for one in (path, *folders) if one.name != one.name.encode(errors="replace").decode()), None)
+    if odd is not None:
+        raise ValueError(f"the name of the folder {str(odd)!r} is not UTF-8; rename it: it becomes a name in the model")
     sizes, grey = _look([file for folder in folders for file in _images(folder)])
     if not sizes:
         raise ValueError(f"{root} holds folders, but no images in them")

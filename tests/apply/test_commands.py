@@ -106,6 +106,26 @@ def test_files_with_brackets_in_their_names(capsys, pictures, model, tmp_path):
     assert (code, err.strip()) == (0, f"wrote {tmp_path}/p [/b].png")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")
+def test_names_in_another_encoding(pictures, model, tmp_path):
+    data = shutil.copytree(pictures, tmp_path / "bars")
+    odd = os.fsdecode(b"caf\xe9")
+    (data / "lying" / "0.png").rename(data / "lying" / f"{odd}.png")
+
+    def pstn(*args):
+        strict = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "OMP_NUM_THREADS": "1"}
+        return subprocess.run([sys.executable, "-m", "pstn", *args], capture_output=True, env=strict)
+
+    said = pstn("predict", model, data / "lying", "--jsonl")
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout.splitlines()[-1])["file"] == str(data / "lying" / f"{odd}.png")
+    assert pstn("predict", model, data / "lying").returncode == 0
+    (data / "lying").rename(data / odd)
+    said = pstn("fit", data, "--out", tmp_path / "m", "--time", "1s")
+    assert said.returncode == 2
+    assert b"is not UTF-8; rename it" in said.stderr
+
+
 def test_classes_with_dollars_in_their_names_are_no_formulas(capsys, pictures, model, tmp_path):
     data, priced = shutil.copytree(pictures, tmp_path / "bars"), shutil.copytree(model, tmp_path / "priced")
     (data / "lying").rename(data / r"$\5 to $9")
