@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,6 +165,12 @@ def test_series_have_no_page():
     made = Trained(network((1, 40), 2), ("a", "b"), (1, 40), Normalise(), {"kind": "series"})
     with pytest.raises(BadInput, match="shows images"):
         server.application(made)
+
+
+def test_models_of_values_on_another_scale_have_no_page(trained):
+    loud = replace(trained, data={**trained.data, "values": [0.0, 255.0]})
+    with pytest.raises(BadInput, match=r"reads images as values from 0 to 1, and .* trained on values from 0 to 255"):
+        server.application(loud)
 
 
 def test_a_port_that_is_taken(capsys, trained, tmp_path):

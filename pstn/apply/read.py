@@ -212,6 +212,8 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     how: dict[str, Any] = {"kind": "images" if images else "series", "colour": data.x.shape[1] == 3}
     if layout is not None:
         how["layout"] = layout
+    if images:
+        how["values"] = [float(v) for v in torch.aminmax(data.x)]
     remarks = (f"x_{other} is for validation.",) if other else ()
     return Source(data, held, how, remarks)
 
@@ -310,6 +312,15 @@ def _check_pictures(path: Path, how: Mapping[str, Any], shape: Sequence[int]) ->
     _check_kind(path, how, "images")
     if shape[0] not in (1, 3):
         raise ValueError(f"{path} is grey or coloured; the model takes {shape[0]} channels: give it npz files")
+    if scale := other_scale(how):
+        raise ValueError(f"{path} would be read as {scale}: give it npz files")
+
+
+def other_scale(how: Mapping[str, Any]) -> str:
+    """In words, that a model was trained on other values than files of images are read as; nothing if it was not."""
+    low, high = how.get("values", (0, 1))
+    same = low > -0.1 and high < 1.1
+    return "" if same else f"values from 0 to 1, and the model was trained on values from {low:g} to {high:g}"
 
 
 def is_nested(path: Path) -> bool:

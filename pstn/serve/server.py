@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from pstn.apply.files import Trained, load
+from pstn.apply.read import other_scale
 from pstn.apply.settings import Serve
 from pstn.apply.wrong import BadInput, given
 from pstn.serve.looking import Looker, Move, Refused
@@ -67,6 +68,8 @@ def application(trained: Trained, host: str = "127.0.0.1") -> Any:
         raise ImportError("the page needs starlette and uvicorn: pip install 'pstn[serve]'") from error
     if trained.kind != "images" or len(trained.shape) != 3 or trained.shape[0] not in (1, 3):
         raise BadInput(f"the page shows images, grey or coloured; this model takes {trained.kind} {trained.shape}")
+    if scale := other_scale(trained.data):
+        raise BadInput(f"the page reads images as {scale}; train it on arrays from 0 to 1, or of uint8")
     looker = Looker(trained)
 
     async def page(request: Request) -> Response:

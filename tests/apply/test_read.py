@@ -74,6 +74,23 @@ def test_npz(tmp_path):
     assert torch.equal(again.x, source.validation.x), "measured on what was not trained on"
 
 
+def test_pictures_are_not_mixed_with_arrays_on_another_scale(tmp_path):
+    """A file of 0 to 1 is black to a network that has learned from 0 to 255."""
+    x = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 1))
+    folder = bars(tmp_path / "bars")
+    for scale, dtype in ((1, np.float64), (1, np.int64), (1 / 255, np.float64), (1, np.uint8)):
+        np.savez(tmp_path / "a.npz", x=(x * scale).astype(dtype), y=np.arange(10) % 2)
+        source = read(tmp_path / "a.npz")
+        arguments = (folder, source.how, (1, 16, 16), ("lying", "standing"))
+        if scale == 1 and dtype != np.uint8:
+            with pytest.raises(ValueError, match="from 0 to 1, and the model was trained on values from 0 to 255"):
+                read_again(*arguments)
+            with pytest.raises(ValueError, match="0 to 255: give it npz files"):
+                list(read_inputs(*arguments))
+        else:
+            assert len(list(read_inputs(*arguments))) == len(read_again(*arguments)) == 16
+
+
 @pytest.mark.parametrize("header", [True, False])
 def test_csv_with_the_label_last(tmp_path, header):
     file = series_csv(tmp_path / "a.csv", header=header)
