@@ -96,7 +96,8 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
     if _ending(path) == ".npz":
         found = read_arrays(path)
         split = next((name for name in MEASURED if "x" not in found and f"x_{name}" in found), None)
-        data = read_npz(path, split, layout=how.get("layout"))
+        x = found.get(f"x_{split}" if split else "x", np.empty(0))
+        data = read_npz(path, split, layout=_layout(x, how))
         return only(replace(data, x=_fitted(data.x, how, shape, path)), classes)
     _check_kind(path, how, "series")
     cases = parse_ts(path) if _ending(path) == ".ts" else tables.labelled(path, how.get("label"))[0]
@@ -121,7 +122,7 @@ def read_inputs(
         x = arrays.get("x", arrays.get("x_test"))
         if x is None:
             raise ValueError(f"{path} has {', '.join(sorted(arrays)) or 'nothing'}; expected an array x")
-        data = from_arrays(x, np.zeros(len(x), dtype=np.int64), layout=how.get("layout"), name=str(path))
+        data = from_arrays(x, np.zeros(len(x), dtype=np.int64), layout=_layout(x, how), name=str(path))
         yield from _numbered(path, _fitted(data.x, how, shape, path))
     elif _ending(path) == ".ts" or _ending(path) in SHEETS:
         _check_kind(path, how, "series")
@@ -281,6 +282,11 @@ def _smaller(sizes: Counter[tuple[int, int]]) -> tuple[int, int]:
     factor = min(1.0, PIXELS / max(height, width))
     high, wide = (max(8, 4 * round(side * factor / 4)) for side in (height, width))
     return high, wide
+
+
+def _layout(x: np.ndarray, how: Mapping[str, Any]) -> Any:
+    """The order of the axes, if it was given in training; three axes are grey images to a model of images."""
+    return how.get("layout") or ("NHW" if how["kind"] == "images" and x.ndim == 3 else None)
 
 
 def _fitted(x: Tensor, how: Mapping[str, Any], shape: Sequence[int], path: Path) -> Tensor:

@@ -74,6 +74,16 @@ def test_npz(tmp_path):
     assert torch.equal(again.x, source.validation.x), "measured on what was not trained on"
 
 
+def test_three_axes_are_grey_images_to_a_model_of_them(tmp_path):
+    x, y = np.random.default_rng(0).integers(0, 256, (10, 12, 16), dtype=np.uint8), np.arange(10) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    source = read(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x=x / 255, y=y)  # of these alone, the order of the axes could not be told
+    arguments = (tmp_path / "b.npz", source.how, (1, 12, 16), source.data.classes)
+    assert torch.allclose(torch.stack([one for _, one in read_inputs(*arguments)]), source.data.x)
+    assert torch.allclose(read_again(*arguments).x, source.data.x)
+
+
 def test_pictures_are_not_mixed_with_arrays_on_another_scale(tmp_path):
     """A file of 0 to 1 is black to a network that has learned from 0 to 255."""
     x = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 1))
