@@ -142,7 +142,8 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu", weights: boo
         numbers: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
         normalise = Normalise(**numbers)
         classes, shape = tuple(map(str, about["classes"])), tuple(map(int, about["shape"]))
-    except (BlueprintError, TypeError, AttributeError, ValueError) as error:
+        _check_fits(network, classes, shape, about)
+    except (BlueprintError, TypeError, AttributeError, ValueError, RuntimeError, IndexError) as error:
         raise ModelError(f"{folder / ABOUT} does not describe a model: {error}") from error
     trained = Trained(
         *(network.eval(), classes, shape, normalise, about["data"]),
@@ -152,6 +153,20 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu", weights: boo
         _fill(trained, folder)
         network.to(device)
     return trained
+
+
+@torch.no_grad()
+def _check_fits(network: STN, classes: Sequence[str], shape: Sequence[int], about: Mapping[str, Any]) -> None:
+    """Raise unless what stands beside a network is of its kind, and an input goes through it."""
+    wrong = [key for key in ("data", "measured", "config", "versions") if not isinstance(about.get(key, {}), Mapping)]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} should be a mapping")
+    kind = about["data"].get("kind")
+    if {"images": 3, "series": 2}.get(kind) != len(shape):
+        raise ValueError(f"its inputs are {kind} of shape {tuple(shape)}; expected images or series, channels first")
+    logits = network.eval()(torch.zeros(1, *shape), samples=0).logits
+    if logits.shape[-1] != len(classes):
+        raise ValueError(f"it has {len(classes)} classes, and its network tells {logits.shape[-1]} apart")
 
 
 def _fill(trained: Trained, folder: Path) -> None:
@@ -175,6 +190,8 @@ def read_log(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (ValueError, UnicodeDecodeError) as error:
         raise ModelError(f"{file} is damaged: {error}") from error
+    if not all(isinstance(line, dict) for line in lines):
+        raise ModelError(f"{file} is no log of pstn's: expected a JSON object a line")
     return (lines[0], lines[1:]) if lines else ({}, [])
 
 

@@ -92,7 +92,7 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
         _check_pictures(path, how, shape)
         parts = [path / name for name in MEASURED if (path / name).is_dir()] if is_nested(path) else [path]
         name = path.name if parts[0] == path else f"{path.name} {parts[0].name}"
-        return only(read_folder(parts[0], size=(shape[1], shape[2]), colour=bool(how["colour"]), name=name), classes)
+        return only(read_folder(parts[0], size=(shape[1], shape[2]), colour=shape[0] == 3, name=name), classes)
     if _ending(path) == ".npz":
         found = read_arrays(path)
         split = next((name for name in MEASURED if "x" not in found and f"x_{name}" in found), None)

@@ -31,6 +31,7 @@ def report(settings: Report, console: Console) -> Path:
     pictures.check_drawing()
     with given():
         trained = load(settings.model, device=device_of(settings.device))
+        read_log(settings.model)  # what is wrong with it is better said now than after the work
         whole = read_again(settings.data, trained.data, trained.shape, trained.classes)
         data = unseen(trained, whole)
     if data is not whole:

@@ -247,6 +247,36 @@ def test_the_time_is_kept_by_large_inputs(capsys, monkeypatch, tmp_path):
     assert timed == [load(tmp_path / "m").shape]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"classes": ["lying"]}, "it has 1 classes, and its network tells 2 apart"),
+        ({"shape": [3, 16, 16]}, "does not describe a model"),
+        ({"shape": [16]}, "its inputs are images of shape (16,)"),
+        ({"data": {}}, "its inputs are None of shape (1, 16, 16)"),
+        ({"measured": None}, "measured should be a mapping"),
+    ],
+)
+def test_a_model_whose_parts_do_not_fit_is_refused(capsys, pictures, model, tmp_path, change, words):
+    ill = shutil.copytree(model, tmp_path / "ill")
+    about = json.loads((ill / ABOUT).read_text())
+    (ill / ABOUT).write_text(json.dumps(about | change))
+    for command in ("predict", "report"):
+        code, _, err = call(capsys, command, ill, pictures)
+        assert code == 2
+        assert words in err
+
+
+@pytest.mark.parametrize("text", ['{"ep', "[1]"])
+def test_a_damaged_log_is_said_to_be(capsys, pictures, model, tmp_path, text):
+    ill = shutil.copytree(model, tmp_path / "ill")
+    (ill / "log.jsonl").write_text(text)
+    for command in (("report", ill, pictures), ("doctor", ill)):
+        code, _, err = call(capsys, *command)
+        assert code == 2
+        assert "log.jsonl is" in err
+
+
 def test_a_split_of_few_examples(capsys, tmp_path):
     bars(tmp_path / "b", per_class=3)
     for i in (1, 2):
