@@ -210,6 +210,11 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     if size is not None:
         data = replace(data, x=_resized(data.x, [size] * (data.x.ndim - 2)))
         held = None if held is None else replace(held, x=_resized(held.x, [size] * (data.x.ndim - 2)))
+    if held is not None and held.x.shape[1:] != data.x.shape[1:]:
+        raise ValueError(
+            f"{path} has examples of shape {tuple(data.x.shape[1:])} to train on and {tuple(held.x.shape[1:])} in "
+            f"x_{other}; expected one shape (--size asks for one)"
+        )
     how: dict[str, Any] = {"kind": "images" if images else "series", "colour": data.x.shape[1] == 3}
     if layout is not None:
         how["layout"] = layout

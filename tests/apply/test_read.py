@@ -252,6 +252,16 @@ BAD = {
         lambda t: arrays(t / "a.npz", x=np.zeros((4, 1, 8, 8, 8)), y=np.arange(4) % 2),
         r"shape \(1, 8, 8, 8\), volumes; expected series or images",
     ),
+    "npz with parts of two sizes": (
+        lambda t: arrays(
+            t / "a.npz",
+            x_train=np.zeros((4, 8, 8, 1)),
+            x_val=np.zeros((4, 8, 9, 1)),
+            y_train=[0, 1] * 2,
+            y_val=[0, 1] * 2,
+        ),
+        r"shape \(1, 8, 8\) to train on and \(1, 8, 9\) in x_val",
+    ),
     "npz with gaps": (
         lambda t: arrays(t / "a.npz", x=np.full((4, 8, 8, 1), np.nan), y=np.arange(4) % 2),
         "NaN or infinite, in 4 of 4 examples",
