@@ -106,8 +106,8 @@ class VAE(nn.Module):
 
     def prior(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "n f"]:
         """Codes from p(z), (N, F)."""
-        device = next(self.parameters()).device
-        return torch.randn(count, self.width, generator=generator, device=device)
+        like = next(self.parameters())
+        return torch.randn(count, self.width, generator=generator, device=like.device, dtype=like.dtype)
 
     def forward(self, x: Float[Tensor, "b c h w"], samples: int = 1) -> Drawing:
         """Encode pictures, draw codes, decode them.
@@ -170,7 +170,7 @@ class VAE(nn.Module):
         self, a: Float[Tensor, "b c h w"], b: Float[Tensor, "b c h w"], steps: int = 8
     ) -> Float[Tensor, "n b c h w"]:
         """Pictures along the straight lines from the codes of ``a`` to those of ``b``, ends included."""
-        weight = torch.linspace(0, 1, steps, device=a.device)[:, None, None]
+        weight = torch.linspace(0, 1, steps, device=a.device, dtype=a.dtype)[:, None, None]
         return self.decode(torch.lerp(self.encode(a), self.encode(b), weight))
 
     @torch.no_grad()
@@ -312,9 +312,9 @@ class CategoricalVAE(VAE):
 
     def prior(self, count: int, generator: torch.Generator | None = None) -> Float[Tensor, "n f"]:
         """Codes from p(z), (N, F): one category of each variable."""
-        device = next(self.parameters()).device
-        chosen = torch.randint(self.categories, (count, self.latent), generator=generator, device=device)
-        return nn.functional.one_hot(chosen, self.categories).to(torch.get_default_dtype()).flatten(1)
+        like = next(self.parameters())
+        chosen = torch.randint(self.categories, (count, self.latent), generator=generator, device=like.device)
+        return nn.functional.one_hot(chosen, self.categories).to(like.dtype).flatten(1)
 
     def forward(self, x: Float[Tensor, "b c h w"], samples: int = 1) -> Drawing:
         """As :meth:`VAE.forward`; in training, the temperature falls."""
@@ -334,7 +334,7 @@ class CategoricalVAE(VAE):
         """
         count = min(steps, self.categories)
         code = self.encode(x)[0].view(self.latent, self.categories).expand(self.latent, count, -1, -1).clone()
-        sure = torch.eye(self.categories, device=x.device)[:count]
+        sure = torch.eye(self.categories, device=x.device, dtype=code.dtype)[:count]
         for variable in range(self.latent):
             code[variable, :, variable] = torch.lerp(code[variable, :, variable], sure, reach)
         return self.decode(code.flatten(-2))

@@ -54,6 +54,13 @@ def test_shapes_follow_the_picture(kind, shape):
     assert lines.shape == (4, 5, *shape)  # four numbers, or four variables
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_networks_of_another_precision_draw_in_it(kind):
+    model, x = small(kind).double(), blobs(2).double()
+    for drawn in (model.sample(3), model.interpolate(x[:1], x[1:], 3), model.traverse(x[:1])):
+        assert drawn.dtype == torch.float64
+
+
 def test_three_hidden_layers_each_way():
     model = VAE((1, 28, 28))
     assert sum(isinstance(m, torch.nn.Conv2d) for m in model.encoder) == 3
