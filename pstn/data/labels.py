@@ -68,6 +68,8 @@ def words(y: np.ndarray, source: str) -> np.ndarray:
         >>> words(np.array([2.0, 10.0]), "an array").tolist()
         ['2', '10']
     """
+    if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.flat):  # as pandas keeps words
+        y = y.astype(str)
     if y.dtype.kind not in "biufUS" or y.ndim != 1:
         raise TypeError(f"the labels of {source} are {y.dtype} of shape {y.shape}; expected N whole numbers or words")
     if y.dtype.kind == "f":

@@ -67,6 +67,7 @@ def test_only_bytes_are_scaled():
         (np.array([3.0, -1.0, 10.0, 3.0]), [1, 0, 2, 1], ("-1", "3", "10")),
         (np.array(["b", "a", "b", "b"]), [1, 0, 1, 1], ("a", "b")),
         (np.array([b"b", b"a", b"b", b"b"]), [1, 0, 1, 1], ("a", "b")),
+        (np.array(["b", "a", "b", "b"], dtype=object), [1, 0, 1, 1], ("a", "b")),
         (np.array([True, False, True, True]), [1, 0, 1, 1], ("False", "True")),
     ],
 )
