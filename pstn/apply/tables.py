@@ -17,7 +17,8 @@ from pstn.data.tsv import decoded
 LABELS = ("label", "labels", "class", "target", "category", "y")
 #: What a column is called that counts or names the lines, and is no part of a series; pandas writes the first of them.
 COUNTS = ("", "unnamed: 0", "index", "id")
-_MISSING = ("", "nan", "na", "?", "null", "none")
+_UNKNOWN = ("", "nan", "na", "?", "null")
+_MISSING = (*_UNKNOWN, "none")  # which is a class as good as any among labels: no gesture, no defect
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str, list[
     sheet = read_sheet(path, label)
     column = sheet.column(label)
     labels = sheet.labels(column)
-    empty = next((i for i, one in enumerate(labels) if one.lower() in _MISSING), None)
+    empty = next((i for i, one in enumerate(labels) if one.lower() in _UNKNOWN), None)
     if empty is not None:
         raise ValueError(f"{path} has no label in column {sheet.name_of(column)!r} of series {empty} (counted from 0)")
     remarks = [f"Labels are in column {sheet.name_of(column)!r}."]

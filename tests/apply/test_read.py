@@ -158,6 +158,12 @@ def test_sheets_as_programs_write_them(tmp_path, case):
     assert len(read_again(few, source.how, (1, 5), source.data.classes)) == 3, "few lines are no reason to doubt"
 
 
+def test_none_is_a_class_among_labels_and_a_gap_among_numbers(tmp_path):
+    source = read(write(tmp_path / "a.csv", "p,q,r,class\n1,2,3,none\n3,none,5,crack\n1,2,3,none\n3,4,5,crack\n"))
+    assert source.data.classes == ("crack", "none")
+    assert source.data.x[1, 0].tolist() == [3, 4, 5]
+
+
 def test_lines_without_the_column_of_labels_are_whole_series(tmp_path):
     source = read(write(tmp_path / "a.csv", "p,q,class\n1,2,a\n3,4,b\n1,2,a\n3,4,b\n"))
     file = write(tmp_path / "new.csv", "p,q,class\n5,6,a\n7,8\n")
