@@ -67,6 +67,8 @@ class Normalise:
         return float(values[0]) if bool((values == values[0]).all()) else values.float()
 
     def _like(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if not x.is_floating_point():  # mean and deviation would be rounded to whole numbers, too
+            raise TypeError(f"x is {x.dtype}; expected floating point: convert it first, e.g. x.float() / 255")
         mean, std = (_column(v).to(x).reshape(-1, *[1] * (x.ndim - 2)) for v in (self.mean, self.std))
         if len(mean) not in (1, x.shape[1]) or len(std) not in (1, x.shape[1]):
             raise ValueError(f"mean has {len(mean)} numbers and std {len(std)}; x has {x.shape[1]} channels")

@@ -191,3 +191,10 @@ def test_bad_normalise(mean, std):
 def test_normalise_of_wrong_channels():
     with pytest.raises(ValueError, match="x has 1 channels"):
         Normalise((0.0, 1.0, 2.0))(torch.rand(2, 1, 4))
+
+
+def test_whole_numbers_are_not_normalised():
+    """The mean and the deviation would be rounded with them, to 0 at worst."""
+    for function in (Normalise(0.5, 0.25), Normalise(0.5, 0.25).inverse):
+        with pytest.raises(TypeError, match=r"x is torch.uint8; expected floating point: .* x.float\(\) / 255"):
+            function(torch.zeros(2, 1, 4, dtype=torch.uint8))
