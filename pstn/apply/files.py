@@ -82,8 +82,8 @@ class Trained:
         if tuple(x.shape[1:]) != self.shape:
             raise ValueError(f"inputs have shape {tuple(x.shape[1:])}; the model takes {self.shape}")
         path = self.fixed if samples == self.fixed.samples else Fixed(self.network.eval(), samples)
-        device = next((p.device for p in self.network.parameters()), None)
-        return predict(path.to(device), self.normalise(x), batch_size=batch_size)
+        like = next(self.network.parameters(), x)
+        return predict(path.to(like.device), self.normalise(x).to(like.dtype), batch_size=batch_size)
 
     def describe(self) -> dict[str, Any]:
         """What ``model.json`` holds."""

@@ -100,6 +100,7 @@ def test_a_folder_holds_the_model(made, tmp_path):
     x = torch.rand(3, *SHAPE)
     again = load(made.save(tmp_path / "m"))
     assert torch.equal(again.predict(x).probs, made.predict(x).probs)
+    assert torch.allclose(again.predict(x.double()).probs, made.predict(x).probs), "numpy's precision is no obstacle"
     assert again.classes == made.classes
     assert again.normalise == made.normalise
 
