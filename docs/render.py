@@ -12,7 +12,7 @@ from pstn import bench
 from pstn.demo.results import table, verdict
 from pstn.experiment import compare
 from pstn.experiment.catalogue import find, names
-from pstn.experiment.comparison import SMALLER
+from pstn.experiment.comparison import AS_GOOD, SMALLER
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,13 +64,10 @@ def digits() -> str:
 def rivals() -> str:
     """How often the learned spread is better than tuned augmentation, over the sizes of the training set."""
     comparison, counted = compare(find("pstn22/table2"), results=ROOT / "results"), {}
-    verdicts = {claim: comparison.tested(claim)[0] for claim in comparison.table.claims}
-    alike = {(*claim.rows, claim.metric) for claim, found in verdicts.items() if claim.alike and found == "confirmed"}
-    for claim, found in verdicts.items():
+    for claim in comparison.table.claims:
         who, beats, _ = claim.words.removeprefix("learned spread beats ").partition(" at n = ")
         if claim.words.startswith("learned spread beats") and beats:
-            as_good = found.startswith("open") and (*claim.rows, claim.metric) in alike
-            counted.setdefault(who, {}).setdefault(claim.metric, []).append("as good" if as_good else found)
+            counted.setdefault(who, {}).setdefault(claim.metric, []).append(comparison.tested(claim)[0])
     shown = [
         [who, *(_counts(found[metric]) for metric in ("accuracy", "nll", "ece"))] for who, found in counted.items()
     ]
@@ -129,7 +126,8 @@ def tables() -> str:
         verdicts = [comparison.tested(claim)[0] for claim in comparison.table.claims]
         page = f"[{name}](docs/results/{name.replace('/', '-')}.md)"
         rows = f"{len(comparison.results)} of {len(comparison.table.rows)}"
-        counts = [verdicts.count(word) for word in ("confirmed", "refuted", SMALLER)]
+        counts = [verdicts.count(word) for word in ("confirmed", "refuted")]
+        counts.append(verdicts.count(SMALLER) + verdicts.count(AS_GOOD))
         counts.append(sum(verdict.startswith("open") for verdict in verdicts))
         shown.append([page, comparison.table.title, rows, *map(str, counts)])
     columns = ("table", "what", "rows measured", "claims confirmed", "refuted", "in size", "open")

@@ -60,6 +60,8 @@ SHOWN = {
 LEVEL = 0.05
 #: What becomes of a claim where there may be no difference, and there is none as large as the paper's.
 SMALLER = "refuted in size"
+#: And where another claim, that the two are alike, is confirmed.
+AS_GOOD = "as good"
 
 
 def _by_chance(bins: Sequence[Sequence[float]]) -> float:
@@ -198,7 +200,7 @@ class Comparison:
             "such folds differ by what is in them. Welch's test decides elsewhere. Ranks decide where a network lies "
             "far from seven others or more, as one that has failed does. Refuted in size: the difference is not told "
             "from none, but from the paper's, which is larger. Rows are alike where two one-sided tests tell their "
-            "difference from one as large as the test names."
+            "difference from one as large as the test names; a claim that one of them is better then comes out as good."
         )
         return Table([Column(name, "left") for name in columns], rows, "Claims", note)
 
@@ -257,7 +259,8 @@ class Comparison:
     def tested(self, claim: Claim) -> tuple[str, Welch | None]:
         """Whether a claim is confirmed, refuted or left open, and the test that decides.
 
-        What is not told from a difference of none may still be told from the paper's: then that is what is refuted.
+        What is not told from a difference of none may still be told from the paper's: then that is what is refuted; or
+        from one that would matter, by a claim of the table that the two are alike.
         Where neither row varies at all there is no test, and two values that differ decide. Where a network is far from
         all others, ranks decide.
         """
@@ -285,6 +288,8 @@ class Comparison:
             smaller = test.less(paper)
             if smaller.p <= LEVEL and side * smaller.difference < 0:
                 return SMALLER, test
+        if any(self.tested(each)[0] == "confirmed" for each in self.table.claims if each.denies(claim)):
+            return AS_GOOD, test
         return f"open ({'ahead' if ahead else 'not ahead'} by the means)", test
 
     def _rows(self, claim: Claim) -> list[Result]:

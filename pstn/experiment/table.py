@@ -45,6 +45,11 @@ class Claim:
         """The names of all rows that it speaks of."""
         return (self.better, self.than, *(self.control or ()))
 
+    def denies(self, other: Claim) -> bool:
+        """Whether it says of the same rows and score that neither is better, where the other says that one is."""
+        same = {self.better, self.than} == {other.better, other.than} and self.metric == other.metric
+        return same and bool(self.alike) and not other.alike
+
 
 @dataclass(frozen=True, eq=False)
 class Table:

@@ -203,6 +203,29 @@ def test_a_difference_may_be_none_and_less_than_the_papers(table, paper, more, c
     assert ("the paper's" in numbers) == (verdict == "refuted in size")
 
 
+@pytest.mark.parametrize(
+    ("ours", "better", "alike"),
+    [
+        ((0.7, 0.701, 0.702), "as good", "confirmed"),
+        ((0.6, 0.7, 0.8), "open (not ahead by the means)", "open"),  # too few to tell
+        ((0.707, 0.708, 0.709), "confirmed", "confirmed"),  # by so little that it does not matter
+        ((0.75, 0.751, 0.752), "confirmed", "refuted"),
+    ],
+)
+def test_a_row_that_is_not_better_may_be_as_good(table, ours, better, alike):
+    """Where another claim says so, of the same rows and score, and is confirmed."""
+    beats, same = Claim("beats", "pstn", "cnn"), Claim("as good as", "cnn", "pstn", alike=0.01)
+    rows = [measured(table, "pstn", ours), measured(table, "cnn", (0.7, 0.702, 0.701))]
+
+    def verdicts(*claims):
+        comparison = Comparison(replace(table, claims=claims), rows)
+        return [comparison.tested(claim)[0] for claim in claims]
+
+    assert verdicts(beats, same) == [better, alike]
+    alone = better.replace("as good", "open (not ahead by the means)")
+    assert verdicts(beats) == verdicts(beats, replace(same, alike=0.0))[:1] == [alone]
+
+
 @pytest.mark.parametrize("at_hand", ["", "other data"])
 def test_other_data_than_the_papers_is_known_by_what_was_recorded(table, at_hand):
     """Not by what is at hand where a page is made, or README's figures would be others on another machine."""
