@@ -26,7 +26,7 @@ from pstn.train.step import Loss, Step
 
 #: Operations of a network's forward pass from which a CPU has enough to do with one: side by side, such networks are up
 #: to four times as slow as one after the other, smaller ones up to three times as fast.
-LARGE = 120_000_000
+LARGE = 60_000_000
 
 
 class Unit(nn.Module):
