@@ -66,6 +66,8 @@ class TPS(Family):
 
     def move(self, theta: Tensor, points: Tensor) -> Tensor:
         """The points plus the spline's displacement."""
+        work = torch.promote_types(theta.dtype, points.dtype)  # a matrix product does not mix them by itself
+        theta, points = theta.to(work), points.to(work)
         with torch.autocast(theta.device.type, enabled=False):
             return points + self.cardinal(points) @ theta.unflatten(-1, (-1, self.ndim))
 

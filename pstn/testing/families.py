@@ -20,7 +20,8 @@ def assert_family(
       :math:`T_{inverse(\theta)}` where the family has one;
     - composition: :math:`T_{compose(a, b)} = T_a \circ T_b` where the family has it;
     - batches: a batch is its members one by one, for (B, d) and (S, B, d), under ``vmap`` too;
-    - precision: float32 agrees with float64, and float16 parameters are accepted;
+    - precision: float32 agrees with float64, float16 parameters are accepted, and where parameters and points have two
+      precisions the finer is taken;
     - far out: every :math:`\theta`, NaN and infinity included, gives finite points and gradients;
     - messages: parameters and points of the wrong width are refused;
     - ``torch.compile`` without a graph break.
@@ -82,6 +83,9 @@ def assert_family(
     single = family(theta.float(), p.float())
     assert _far(single.double(), moved) < 1e-5, f"{name}: float32 misses by {_far(single.double(), moved)}"
     assert family(theta.half(), p.float()).dtype == torch.float32, f"{name}: float16 parameters"
+    for call in (family, family.invert):
+        for t, q in ((theta.float(), p), (theta, p.float())):
+            assert call(t, q).dtype == torch.float64, f"{name}: {t.dtype} parameters and {q.dtype} points"
 
     for value in (torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 1e4, -1e4):
         wild = torch.full((family.dim,), value, dtype=torch.float64, requires_grad=True)
