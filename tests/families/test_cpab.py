@@ -219,6 +219,14 @@ def test_casting_and_copying_keep_the_tables() -> None:
     assert not family.state_dict()
 
 
+@pytest.mark.parametrize("volume", [False, True])
+def test_a_family_is_built_where_there_is_no_memory(volume: bool) -> None:
+    """As networks are that are only to be described."""
+    with torch.device("meta"):
+        family = CPAB((2, 2), volume_preserving=volume)
+    assert torch.equal(family.basis, CPAB((2, 2), volume_preserving=volume).basis)
+
+
 def test_points_that_are_not_numbers_stay_so_and_harm_no_others() -> None:
     for cells in ((4,), (2, 2), (1, 1, 2)):
         family = CPAB(cells)

@@ -36,7 +36,7 @@ def basis(mesh: Tessellation, zero_boundary: bool, volume_preserving: bool) -> F
     """
     m, k = mesh.nodes.shape
     free = mesh.nodes.abs() < 1 if zero_boundary else torch.ones_like(mesh.nodes, dtype=torch.bool)
-    single = torch.eye(m * k).to(mesh.nodes)[free.flatten()]
+    single = torch.eye(m * k, dtype=mesh.nodes.dtype, device=mesh.nodes.device)[free.flatten()]
     if volume_preserving and len(single):
         single = _orthonormal(_projector(_divergence(mesh)[:, free.flatten()])) @ single
     return single.reshape(-1, m, k)
@@ -54,7 +54,8 @@ def _divergence(mesh: Tessellation) -> Float[Tensor, "c mk"]:
 
 def _projector(constraints: Tensor) -> Tensor:
     """The orthogonal projection onto what the constraints send to zero: unique, unlike a basis of it."""
-    return torch.eye(constraints.shape[1]).to(constraints) - torch.linalg.pinv(constraints) @ constraints
+    one = torch.eye(constraints.shape[1], dtype=constraints.dtype, device=constraints.device)
+    return one - torch.linalg.pinv(constraints) @ constraints
 
 
 def _orthonormal(vectors: Tensor) -> Tensor:
