@@ -223,6 +223,17 @@ def test_transform_brings_new_series_to_the_mean(found):
     assert found.transform(longer).shape == new.shape
 
 
+def test_inference_mode_changes_nothing(x, found):
+    with torch.inference_mode():
+        new = x[:2] + 0.0
+        assert torch.equal(found.transform(new), found.transform(x[:2]))
+    assert torch.equal(found.transform(new), found.transform(x[:2]))
+    with torch.inference_mode():
+        aligned = align(x + 0.0, **QUICK)
+    assert torch.equal(aligned.theta, align(x, **QUICK).theta)
+    assert not aligned.theta.is_inference()
+
+
 def test_match_goes_to_the_class_it_is_told_or_the_nearest():
     x, y = torch.cat([bent(5), bent(5, kind=1)]), [0] * 5 + [1] * 5
     found = align(x, y=y, **QUICK)

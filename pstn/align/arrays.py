@@ -88,6 +88,7 @@ def groups(y: Sequence[Hashable] | Tensor | np.ndarray | None, n: int) -> tuple[
 
 def _tensor(x: Any, device: torch.device | str | None) -> Tensor:
     tensor = torch.as_tensor(x)
+    tensor = tensor.clone() if tensor.is_inference() else tensor  # no gradient goes past what inference mode made
     tensor = tensor if tensor.is_floating_point() else tensor.float()
     return tensor.detach().to(device=device, dtype=torch.promote_types(tensor.dtype, torch.float32))
 

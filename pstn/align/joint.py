@@ -169,6 +169,7 @@ class Alignment:
         move = self.family.invert if inverse else self.family
         return move(self.theta, points)
 
+    @torch.inference_mode(False)  # it takes gradients to find the warps
     def match(
         self, series: Arrays, y: Sequence[Hashable] | Tensor | np.ndarray | None = None, *, rule: Rule | None = None
     ) -> Match:
@@ -228,6 +229,7 @@ class Alignment:
         return [self.classes[i] for i in nearest.tolist()]
 
 
+@torch.inference_mode(False)  # it takes gradients to find the warps
 def align(
     series: Arrays,
     family: Family | None = None,
