@@ -85,8 +85,9 @@ class MatrixFamily(Family):
 
     def invert(self, theta: Float[Tensor, "*b d"], points: Float[Tensor, "*#b n k"]) -> Float[Tensor, "*b n k"]:
         r"""The points :math:`T_\theta^{-1}(p)`, in closed form; NaN where a map is flat."""
-        inverse = self.inverse(theta)
-        return self(inverse, points).masked_fill(inverse.isnan().any(-1)[..., None, None], torch.nan)
+        # by the inverse matrix as it is: its parameters may lie beyond what parameters are clamped to
+        found, flat = torch.linalg.inv_ex(self.matrix(theta))
+        return self._mapped(found, points).masked_fill(flat[..., None, None] != 0, torch.nan)
 
     def _split(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         k = self.ndim

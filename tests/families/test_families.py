@@ -238,3 +238,11 @@ def test_a_flat_map_has_no_inverse_and_leaves_the_others_theirs(family):
     inverse = family.inverse(theta)
     assert inverse[0].isnan().all()
     assert torch.equal(inverse[1], theta[1])
+
+
+def test_points_come_back_from_a_map_whose_inverse_has_no_parameters():
+    """Parameters are clamped to 1,000, and this map shrinks 2,000 times."""
+    theta = torch.tensor([-0.9995, 0.4, -0.4], dtype=torch.float64)
+    points = torch.rand(5, 2, dtype=torch.float64)
+    family = Crop(scale="linear")
+    torch.testing.assert_close(family.invert(theta, family(theta, points)), points)
