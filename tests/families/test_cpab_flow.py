@@ -208,6 +208,17 @@ def test_gradients(cells, zero, engine):
     assert torch.autograd.gradcheck(family.velocity, (theta, points))
 
 
+@pytest.mark.parametrize("cells", [(64,), (12, 12)])
+def test_gradients_are_finite_in_the_steepest_fields(cells, engine):
+    """Velocities as far apart as they come, on narrow cells that nothing crosses."""
+    family = CPAB(cells)
+    theta, points = draw(family, 20, 30.0).requires_grad_(), scatter(20, family.ndim, 1.2).requires_grad_()
+    for function in (family, family.log_det):
+        there = function(theta, points)
+        assert there.isfinite().all()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(there.sum(), (theta, points)))
+
+
 def rim(k):
     """Points of every face, edge and corner of the domain, and which way each coordinate may go: inwards, or both."""
     inner = scatter(3**k, k, seed=7)

@@ -166,10 +166,12 @@ def travel_back(line: Line, trip: Trip, pull: Tensor, swell: Tensor | None) -> t
     through.scatter_add_(1, begin.clamp_(max=n + 1), flow).scatter_add_(1, after, -flow)
     forth = line.left > 0
     enter, leave = torch.where(forth, line.left, line.right), torch.where(forth, line.right, line.left)
-    time = torch.nn.functional.pad(line.clock.diff(dim=1), (1, 1))
+    crossed = line.left * line.right > 0
+    # no time in others: what they would take makes an exponential that is infinite where a field is steep
+    time = torch.nn.functional.pad(line.clock.diff(dim=1), (1, 1)) * crossed
     spread = (line.slope * time).exp()
     beta = torch.where(line.slope == 0, time, (line.slope * time).expm1() / line.slope)
-    force = torch.where(line.left * line.right > 0, through.cumsum(1) / leave, 0.0)
+    force = torch.where(crossed, through.cumsum(1) / leave, 0.0)
     at_right = force * ((~forth).to(beta) * beta + enter * (n / 2) * _gamma(line.slope, time, beta, spread))
     lefts += force * beta - at_right
     rights += at_right
