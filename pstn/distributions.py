@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.distributions import (
     Distribution,
     Gamma,
@@ -19,6 +20,7 @@ from torch.distributions import (
     kl_divergence,
     register_kl,
 )
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pstn.grid import check_choice
 
@@ -302,8 +304,10 @@ def _inside(u: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _sobol(samples: int, width: int) -> Tensor:
-    # One scramble serves all: the random shift of each input makes the draws unbiased.
-    return torch.quasirandom.SobolEngine(width, scramble=True, seed=0).draw(samples, dtype=torch.float64)
+    # One scramble serves all: the random shift of each input makes the draws unbiased. It is a constant, so what
+    # transforms or traces the draws is not to see how it is made.
+    with temporarily_clear_interpreter_stack(), _disable_current_modes():
+        return torch.quasirandom.SobolEngine(width, scramble=True, seed=0).draw(samples, dtype=torch.float64)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal, StudentT, kl_divergence
 
-from pstn.distributions import Delta, GammaNormal, draw, gamma_quantile
+from pstn.distributions import Delta, GammaNormal, _sobol, draw, gamma_quantile
 
 METHODS = ("random", "antithetic", "sobol")
 f64 = {"dtype": torch.float64}
@@ -196,6 +196,22 @@ def test_sobol_averages_are_closer_than_random_ones(q):
     (random, mean), (sobol, other) = error("random"), error("sobol")
     assert sobol < random / 2
     assert other == pytest.approx(mean, abs=5 * random / 512**0.5)  # and no bias is paid for it
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_first_draws_may_be_transformed_and_exported(method):
+    class Draws(torch.nn.Module):
+        def forward(self, loc):
+            return draw(GammaNormal(loc, 1.0, torch.ones_like(loc), validate_args=False), 3, method)
+
+    _sobol.cache_clear()
+    loc = torch.zeros(4, 2)
+    mapped = torch.func.vmap(Draws(), randomness="different")(loc)
+    assert mapped.unique().numel() == 24
+    _sobol.cache_clear()
+    assert torch.equal(torch.func.grad(lambda loc: Draws()(loc).sum())(loc), torch.full((4, 2), 3.0))
+    _sobol.cache_clear()
+    assert torch.export.export(Draws(), (loc,)).module()(loc).shape == (3, 4, 2)
 
 
 @pytest.mark.parametrize("method", METHODS)
