@@ -215,6 +215,12 @@ def test_a_cast_moves_no_point(family):
     assert all(table.is_meta for table in copy.deepcopy(family).to("meta").buffers())
 
 
+@pytest.mark.parametrize("family", [TPS(100, ndim=1), TPS(16), TPS(8, ndim=3)], ids=label)
+def test_many_control_points_lose_no_digits(family):
+    theta, points = 0.1 * torch.randn(2, family.dim), torch.rand(50, family.ndim) * 2 - 1
+    assert (family(theta, points) - family(theta.double(), points.double())).abs().max() < 1e-6
+
+
 def test_a_family_without_memory_is_given_some():
     """As models are that are described before they are made."""
     with torch.device("meta"):
