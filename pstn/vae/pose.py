@@ -11,7 +11,7 @@ from pstn.families.base import Family
 
 
 def undo(family: Family, theta: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-    r"""The :math:`\theta'` with :math:`T_{\theta'} = T_\theta^{-1}`, in closed form for affine maps of the plane.
+    r"""The :math:`\theta'` with :math:`T_{\theta'} = T_\theta^{-1}`, in closed form for matrices of the plane.
 
     The general inverse of a matrix waits for the device to say that the matrix was regular, which a recorded step of
     a GPU cannot do. Members of the families have positive determinants, up to clamping.
@@ -27,11 +27,9 @@ def undo(family: Family, theta: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
     """
     if not isinstance(family, MatrixFamily) or family.ndim != 2:
         return family.inverse(theta)
-    matrix = family.matrix(theta)
-    a, b, x = matrix[..., 0, :].unbind(-1)
-    c, d, y = matrix[..., 1, :].unbind(-1)
-    determinant = a * d - b * c
+    first, second, third = family.matrix(theta).unbind(-2)
+    cross = torch.linalg.cross
+    columns = torch.stack([cross(second, third), cross(third, first), cross(first, second)], dim=-1)
+    determinant = (first * columns[..., 0]).sum(-1)
     safe = torch.where(determinant.abs() < 1e-12, 1e-12, determinant)
-    rows = [d, -b, b * y - d * x, -c, a, c * x - a * y]
-    inverse = torch.stack(rows, dim=-1).div(safe[..., None]).unflatten(-1, (2, 3))
-    return family.from_matrix(torch.cat([inverse, matrix[..., 2:, :]], dim=-2))
+    return family.from_matrix(columns / safe[..., None, None])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, OneHotCategorical, kl_divergence
 
-from pstn import CPAB, TPS, Affine, Gaussian, Point, Similarity, StudentT, nets, warp
+from pstn import CPAB, TPS, Affine, Gaussian, Point, Projective, Similarity, StudentT, nets, warp
 from pstn.data import Data
 from pstn.train import Member, Train, fit, fit_fleet
 from pstn.vae import VAE, Bound, CategoricalVAE, Paired, front, paired_error, undo
@@ -142,7 +142,9 @@ def test_any_posterior(posterior):
     assert any(g.abs().max() > 0 for g in heads), "the bound does not reach the transformer"
 
 
-@pytest.mark.parametrize("family", [Similarity(), Affine(), Affine(scale="linear"), CPAB((2, 2))], ids=str)
+@pytest.mark.parametrize(
+    "family", [Similarity(), Affine(), Affine(scale="linear"), Projective(), CPAB((2, 2))], ids=str
+)
 def test_undo_is_the_inverse(family):
     theta = 0.2 * torch.randn(5, family.dim, dtype=torch.float64)
     points = torch.rand(5, 9, 2, dtype=torch.float64) - 0.5
