@@ -77,13 +77,13 @@ class Family(nn.Module):
             return self(theta, p) - goal
 
         found = goal + torch.zeros_like(error(goal))
+        axes = torch.eye(self.ndim, dtype=found.dtype, device=found.device)
         for _ in range(50):
-            with torch.inference_mode(False), torch.enable_grad():
-                p = found.detach().clone().requires_grad_()
-                missed = error(p)
+            with torch.inference_mode(False), torch.no_grad():
+                missed, pull = torch.func.vjp(error, found)  # type: ignore[misc]  # two without auxiliary values
                 # a point moves by itself alone, so the gradient of a sum over points is one row of every Jacobian
-                rows = [torch.autograd.grad(missed[..., i].sum(), p, retain_graph=True)[0] for i in range(self.ndim)]
-            step = torch.linalg.solve_ex(torch.stack(rows, dim=-2), missed.detach())[0]
+                rows = [pull(axis.expand_as(missed))[0] for axis in axes]
+            step = torch.linalg.solve_ex(torch.stack(rows, dim=-2), missed)[0]
             # no step longer than a quarter of the picture: far from the answer the linear model is not to be trusted
             length = step.square().sum(-1, keepdim=True).sqrt().clamp_min(1e-30)
             found = found - torch.nan_to_num(step) * (0.5 / length).clamp_max(1.0)

@@ -79,6 +79,8 @@ def assert_family(
     assert _far(family(theta, own), each) < 1e-12, f"{name}: points of their own differ from one by one"
     mapped = torch.func.vmap(family, in_dims=(0, None))(theta, p)
     assert _far(mapped, moved) < 1e-12, f"{name}: vmap differs from a batch"
+    mapped = torch.func.vmap(family.invert)(theta, moved)
+    assert _far(mapped, back) < 1e-12, f"{name}: vmap of invert differs from a batch"
 
     single = family(theta.float(), p.float())
     assert _far(single.double(), moved) < 1e-5, f"{name}: float32 misses by {_far(single.double(), moved)}"
