@@ -111,11 +111,7 @@ def sample(
 
     outside: Tensor | None = None
     if padding == "fill" and not (isinstance(fill, (int, float)) and fill == 0):
-        outside = torch.as_tensor(fill, dtype=work, device=x.device).reshape(1, -1, *[1] * k)
-        if outside.shape[1] not in (1, x.shape[1]):
-            raise ValueError(
-                f"fill has {outside.shape[1]} numbers for {x.shape[1]} channels; expected one, or one each"
-            )
+        outside = background(fill, x, work).view(1, -1, *[1] * k)
         values = values - outside
 
     # grid_sample knows 2-D and 3-D arrays; a series is an image of height one, looked at along its middle. Any number
@@ -143,6 +139,14 @@ def check_array(x: Tensor) -> None:
         raise TypeError(f"x is {x.dtype}; expected floating point: convert it first, e.g. x.float() / 255")
     if 0 in x.shape[1:]:
         raise ValueError(f"x has shape {tuple(x.shape)}: every axis but the batch needs at least one entry")
+
+
+def background(fill: float | Tensor, x: Tensor, dtype: torch.dtype) -> Float[Tensor, " c"]:
+    """The value outside each channel of ``x``."""
+    found = torch.as_tensor(fill, dtype=dtype, device=x.device).reshape(-1)
+    if len(found) not in (1, x.shape[1]):
+        raise ValueError(f"fill has {len(found)} numbers for {x.shape[1]} channels; expected one, or one each")
+    return found.expand(x.shape[1])
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

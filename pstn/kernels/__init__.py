@@ -20,7 +20,7 @@ from pstn.families.base import Family
 from pstn.families.cpab import CPAB
 from pstn.families.projective import Projective
 from pstn.families.tps import TPS
-from pstn.grid import Mode, Padding, check_choice, identity_grid
+from pstn.grid import Mode, Padding, background, check_choice, identity_grid
 from pstn.kernels import operators
 
 __all__ = ["reference", "usable", "warp"]
@@ -85,10 +85,10 @@ def warp(
     if not several:
         theta = theta[None]
     kind, where, table = _where(family, theta, size, window)
-    background: Tensor | None = None
+    outside: Tensor | None = None
     if padding == "fill" and not (isinstance(fill, (int, float)) and fill == 0):
-        background = torch.as_tensor(fill, dtype=torch.float32, device=x.device).reshape(-1).expand(x.shape[1])
-    out = operators.warp(x, where, table, background, kind, tuple(size), padding, mode)
+        outside = background(fill, x, torch.float32)
+    out = operators.warp(x, where, table, outside, kind, tuple(size), padding, mode)
     return out if several else out[0]
 
 

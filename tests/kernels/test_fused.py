@@ -241,8 +241,10 @@ def test_runs_of_every_length_write_every_pixel_once(length, monkeypatch):
     check(x, Affine(), theta)
 
 
-def test_unknown_padding_and_mode():
+def test_unknown_padding_and_mode_and_fills_of_other_channels():
     with pytest.raises(ValueError, match="padding"):
         warp(torch.rand(1, 1, 4, 4), Similarity(), torch.zeros(1, 4), padding="zeros")
     with pytest.raises(ValueError, match="mode"):
         warp(torch.rand(1, 1, 4, 4), Similarity(), torch.zeros(1, 4), mode="cubic")
+    with pytest.raises(ValueError, match="fill has 2 numbers for 1 channels"):
+        warp(torch.rand(1, 1, 4, 4), Similarity(), torch.zeros(1, 4), fill=torch.ones(2))
