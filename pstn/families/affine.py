@@ -163,8 +163,8 @@ class _Rotating(MatrixFamily):
 
     def __init__(self, ndim: int, names: Sequence[str], size: Sequence[int] | None) -> None:
         super().__init__(ndim, names)
-        if size is not None and len(size) != ndim:
-            raise ValueError(f"size is {tuple(size)}; expected {ndim} numbers, the array's spatial size")
+        if size is not None and (len(size) != ndim or min(size) <= 0):
+            raise ValueError(f"size is {tuple(size)}; expected {ndim} positive numbers, the array's spatial size")
         extent = torch.tensor(list(size)[::-1] if size is not None else [1] * ndim, dtype=torch.float64)
         self.size = None if size is None else tuple(size)
         # a linear map in pixels is E^-1 L E in normalised coordinates, entry by entry L_ij e_j / e_i
