@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
@@ -58,9 +59,16 @@ def test_how_many_parameters(cells: int | tuple[int, ...], zero: bool, volume: b
 def test_constraints_that_leave_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="use more cells or fewer constraints"):
         CPAB(5, zero_boundary=True, volume_preserving=True)
-    for cells in ((), (0, 2), (1, 2, 3, 4), (2.0, 2)):
+    for cells in ((), (0, 2), (1, 2, 3, 4), (2.0, 2), 2.0):
         with pytest.raises(ValueError, match="cells"):
             CPAB(cells)
+
+
+def test_cells_are_whole_numbers_of_any_kind() -> None:
+    for cells in (np.int64(4), (np.int64(2), 3), np.array([2, 3])):
+        family = CPAB(cells)
+        assert family.cells in ((4,), (2, 3))
+        assert str(family).startswith(f"CPAB({family.cells}")
 
 
 def test_parameters_are_velocities_in_a_fixed_order() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 import torch
 from jaxtyping import Float
@@ -65,9 +66,10 @@ class CPAB(Family):
 
     def __init__(self, cells: int | Sequence[int], zero_boundary: bool = True, volume_preserving: bool = False) -> None:
         super().__init__()
-        self.cells = (cells,) if isinstance(cells, int) else tuple(cells)
-        if not (1 <= len(self.cells) <= 3 and all(isinstance(n, int) and n > 0 for n in self.cells)):
+        found = tuple(cells) if isinstance(cells, Iterable) else (cells,)
+        if not (1 <= len(found) <= 3 and all(isinstance(n, Integral) and n > 0 for n in found)):
             raise ValueError(f"cells is {cells}; expected 1, 2 or 3 positive whole numbers, one an axis")
+        self.cells = tuple(map(int, found))  # numpy's, too
         self.zero_boundary, self.volume_preserving = zero_boundary, volume_preserving
         self.ndim = len(self.cells)
         # Not buffers: tables keep their float64 when a model is cast to float32, and nothing needs to be saved.
