@@ -207,7 +207,8 @@ def _kl_independent_multivariate(p: Independent, q: MultivariateNormal) -> Tenso
         tril, torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device), upper=False
     )
     trace = (inverse.square().sum(-2) * deviation.square()).sum(-1)
-    distance = (inverse @ (q.loc - p.mean).unsqueeze(-1)).square().sum((-2, -1))
+    with torch.autocast(tril.device.type, enabled=False):  # a matrix product would lose half of the digits
+        distance = (inverse @ (q.loc - p.mean).unsqueeze(-1)).square().sum((-2, -1))
     log_det = 2 * (tril.diagonal(dim1=-2, dim2=-1).log().sum(-1) - deviation.log().sum(-1))
     return (trace + distance - deviation.shape[-1] + log_det) / 2
 

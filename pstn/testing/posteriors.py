@@ -21,7 +21,7 @@ def assert_posterior(
 
     - start: whatever the features, the mode is 0 and the spread is the specification's;
     - shapes: features (*b, f) give batch shape (*b) and event shape (d,), in float32 and float64, and in float32 under
-      autocast; features of the wrong width are refused;
+      autocast, the divergence too; features of the wrong width are refused;
     - draws, by every method and at every place s of S: they follow the density (:math:`E_q[r(\theta)/q(\theta)] = 1`
       for a narrow density r, which heavy tails do not disturb) and have the moments, where these are finite;
     - randomness: a generator fixes the draws, another seed changes them;
@@ -92,8 +92,12 @@ def _shapes(head: Head, features: int, dim: int) -> None:
     rough = torch.randn(3, features).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         q = head(rough)
+        prior = head.prior(q)
+        kl = None if prior is None else kl_divergence(q, prior)
     assert q.mode.dtype == torch.float32, f"{head}: {q.mode.dtype} under autocast"
     assert torch.equal(q.mode, head(rough.float()).mode), f"{head}: loses precision under autocast"
+    if kl is not None and prior is not None:
+        assert torch.equal(kl, kl_divergence(q, prior)), f"{head}: the KL loses precision under autocast"
     try:
         head(torch.randn(3, features + 1))
     except ValueError:
