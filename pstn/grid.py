@@ -43,7 +43,9 @@ def identity_grid(
                 [ 0.0000, -0.5000],
                 [ 0.6667, -0.5000]])
     """
-    axes = [(2 * torch.arange(n, dtype=dtype, device=device) + 1) / n - 1 for n in size]
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    work = torch.promote_types(dtype, torch.float32)  # 16 bits cannot count that far
+    axes = [((2 * torch.arange(n, dtype=work, device=device) + 1) / n - 1).to(dtype) for n in size]
     return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)
 
 

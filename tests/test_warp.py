@@ -118,6 +118,13 @@ def test_a_window_is_a_crop_in_front():
         assert torch.allclose(warp(x, family, theta, window=window.expand(*shape)), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("n", [28, 3000, 40000])
+def test_a_grid_in_16_bits_is_the_grid_rounded(n, dtype):
+    exact = identity_grid((n,), dtype=torch.float64)
+    assert (identity_grid((n,), dtype=dtype) - exact).abs().max() <= torch.finfo(dtype).eps / 2
+
+
 def test_fill_is_what_lies_outside_and_does_not_bleed_in():
     x = torch.full((1, 2, 6, 6), 0.5)
     fill = torch.tensor([3.0, -1.0])
