@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from torch.distributions import Distribution
 
 from pstn.distributions import Method, draw
@@ -175,7 +176,9 @@ class Wrapped(nn.Module):
         return draw(q, samples, method, generator)
 
     def _is_woken(self) -> bool:
-        return self._was_woken if torch.compiler.is_exporting() else bool(self.woken)  # a graph has no values to ask
+        if torch.compiler.is_exporting():  # a graph has no values to ask
+            return self._was_woken
+        return is_batchedtensor(self.woken) or bool(self.woken)  # a fleet's networks are asked when they have trained
 
     def _warp(self, x: Tensor, theta: Tensor) -> Tensor:
         return warp(x, self.family, theta, **self.options)

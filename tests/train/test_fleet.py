@@ -12,7 +12,7 @@ import torch
 from subject import CONFIG, FIFTY, assert_same, body, close, differ, localizer, made, make_data, make_model, weights
 from torch import nn
 
-from pstn import STN, Gaussian, Similarity, nets
+from pstn import STN, Gaussian, Similarity, nets, wrap
 from pstn.data import Data
 from pstn.inference import Augment
 from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load, load_model, save, seeded
@@ -208,6 +208,20 @@ def test_the_papers_networks_make_a_fleet():
     runs = fit_fleet([Member(network(i), data, None, config) for i in range(2)], progress=False)
     for i, run in enumerate(runs):
         close(weights(fit(network(i), data, None, config, progress=False).model), weights(run.model))
+
+
+def test_wrapped_networks_make_a_fleet():
+    data, validation = make_data(), make_data(15, seed=9)
+
+    def wrapped(i):
+        with seeded(i):
+            return wrap(body(), Similarity(), Gaussian(), example=data.x[:2], train="all")
+
+    alone = fit(wrapped(0), data, validation, CONFIG, progress=False)
+    members = [Member(wrapped(i), data, validation, replace(CONFIG, seed=i)) for i in range(2)]
+    fleet = fit_fleet(members, progress=False)
+    close(weights(alone.model), weights(fleet[0].model))
+    same_history(alone.history, fleet[0].history)
 
 
 def test_files_are_those_of_fit(tmp_path):
