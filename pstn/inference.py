@@ -58,7 +58,9 @@ class Predictive:
         """
         if y.shape != self.log_probs.shape[:-1]:
             raise ValueError(f"labels have shape {tuple(y.shape)}; {tuple(self.log_probs.shape[:-1])} were predicted")
-        return float(-self.log_probs.double().gather(-1, y.to(self.log_probs.device)[..., None]).mean())
+        if y.is_floating_point() or y.dtype == torch.bool:
+            raise TypeError(f"labels are {y.dtype}; expected integers 0 ... K - 1, e.g. y.long()")
+        return float(-self.log_probs.double().gather(-1, y.long().to(self.log_probs.device)[..., None]).mean())
 
     def __len__(self) -> int:
         return self.log_probs.shape[0]

@@ -318,6 +318,14 @@ def test_labels_of_another_number_of_inputs_are_refused():
         p.nll(torch.zeros(3, dtype=torch.long))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_are_whole_numbers_of_any_size(dtype):
+    p, y = predict(plain(), torch.rand(3, 1, 6, 6)), torch.arange(3)
+    assert p.nll(y.to(dtype)) == p.nll(y)
+    with pytest.raises(TypeError, match="expected integers"):
+        p.nll(y.float())
+
+
 def test_any_object_with_logits_and_theta_will_do():
     class Foreign(nn.Module):
         def forward(self, x, samples, method, generator):
