@@ -101,7 +101,7 @@ def load_model(model: nn.Module, path: str | os.PathLike[str]) -> dict[str, Any]
         CheckpointError: The file is damaged, or its names or shapes are not the model's.
     """
     tensors, meta = load(path)
-    if any(name.startswith("optimizer.") for name in tensors):  # a run's checkpoint: its model is one part of it
+    if "optimizer" in meta and "state" in meta:  # a run's checkpoint: its model is one part of it
         tensors = part(tensors, "model")
     fill(model, tensors, path)
     return meta

@@ -2,13 +2,15 @@ import errno
 import json
 import os
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from subject import assert_same, make_model, weights
 from torch import nn
 
-from pstn.train import CheckpointError, load, load_model, save, save_model
+from pstn.train import CheckpointError, fit, load, load_model, save, save_model
 from pstn.train.checkpoint import pack_optimizer, unpack_optimizer
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -136,6 +138,13 @@ def test_a_model_comes_back(tmp_path, model):
     assert load_model(model, tmp_path / "model") == {"note": "n"}
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+def test_a_model_comes_back_from_a_run_whose_optimizer_remembers_nothing(tmp_path, data, config):
+    model, other = make_model(), make_model(1)
+    fit(model, data, config=replace(config, optimizer="sgd", momentum=0.0), directory=tmp_path, progress=False)
+    load_model(other, tmp_path / "checkpoint.safetensors")
+    assert_same(weights(model), weights(other))
 
 
 def test_tied_layers_come_back_tied(tmp_path):
