@@ -140,6 +140,19 @@ def test_a_mixture_is_sorted_and_answered_in_order():
         close(weights(alone.model), weights(runs[i].model))
 
 
+def test_sets_of_fewer_classes_than_others_join_them():
+    few = make_data()
+    several = replace(few, y=torch.arange(len(few)) % 5, classes=tuple("abcde"))
+
+    def network():
+        with seeded(0):
+            return STN(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)))
+
+    alone = fit(network(), several, None, CONFIG, progress=False)
+    fleet = fit_fleet([Member(network(), data, None, CONFIG) for data in (few, several)], progress=False)
+    close(weights(alone.model), weights(fleet[1].model))
+
+
 def test_networks_that_differ_in_a_plain_setting_are_not_mixed_up():
     """Fill is a number in the model, not a tensor: two fills are two fleets, and both are right."""
     data = make_data()

@@ -308,9 +308,8 @@ def _pool(sets: Sequence[Data], device: torch.device) -> tuple[Data, Tensor]:
             each.append(data)
     whole = each[0]
     if len(each) > 1:
-        whole = Data(
-            torch.cat([d.x for d in each]), torch.cat([d.y for d in each]), each[0].classes, "all members' examples"
-        )
+        classes = max((d.classes for d in each), key=len)  # in numbers; the names are each set's own
+        whole = Data(torch.cat([d.x for d in each]), torch.cat([d.y for d in each]), classes, "all members' examples")
     return whole.to(device), torch.tensor([places[id(data)] for data in sets])
 
 
