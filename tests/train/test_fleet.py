@@ -191,6 +191,18 @@ def test_the_best_weights_are_those_of_each_networks_own_best_epoch():
     assert any(run.best["epoch"] < 10 for run in fleet)
 
 
+def test_a_validation_that_is_no_number_is_not_the_best_for_good():
+    def loss(out, y):
+        found = nn.functional.cross_entropy(out.logits.mean(0), y)
+        return found if len(out.logits) == CONFIG.samples else torch.where(found > 0.7, torch.nan, found)  # to validate
+
+    data, config = make_data(), replace(FIFTY, keep="best")
+    alone = fit(make_model(), data, data, config, loss=loss, progress=False)
+    fleet = fit_fleet([Member(make_model(i), data, data, config, loss=loss) for i in range(2)], progress=False)
+    assert alone.history[0]["validation_loss"] != alone.history[0]["validation_loss"]
+    assert alone.best["epoch"] == fleet[0].best["epoch"]
+
+
 def test_validation_changes_nothing():
     data, validation = make_data(), make_data(15, seed=9)
     without = fit_fleet([Member(make_model(), data, None, CONFIG)], progress=False)

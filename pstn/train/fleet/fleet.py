@@ -262,7 +262,7 @@ class Fleet:
             record |= {f"validation_{name}": value for name, value in zip(self.scores, row, strict=True)}
             best = self.best[index]
             key = f"validation_{self.scores[0]}"
-            if self.failures[index] is None and (best is None or record[key] < best[key]):
+            if self.failures[index] is None and (best is None or record[key] < best[key] or math.isnan(best[key])):
                 self.best[index], better[index] = record, True
         if config.keep == "best":
             better = better.to(self.device)
