@@ -235,6 +235,17 @@ def test_the_papers_networks_make_a_fleet():
         close(weights(fit(network(i), data, None, config, progress=False).model), weights(run.model))
 
 
+def test_networks_with_group_norm_make_a_fleet():
+    def network(i):
+        with seeded(i):
+            return STN(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 36, 3)))
+
+    data = make_data()
+    alone = fit(network(0), data, data, CONFIG, progress=False)
+    fleet = fit_fleet([Member(network(i), data, data, CONFIG) for i in range(2)], progress=False)
+    close(weights(alone.model), weights(fleet[0].model), atol=1e-3)  # of biases that are normalised away
+
+
 def test_wrapped_networks_make_a_fleet():
     data, validation = make_data(), make_data(15, seed=9)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
@@ -26,6 +27,8 @@ class Channels(TorchFunctionMode):
             return _Convolution.apply(*args)
         if function is torch.max_pool2d and not kwargs and is_batchedtensor(args[0]) and args[0].ndim == 4:
             return _Pooling.apply(*args)
+        if function is F.group_norm and args and is_batchedtensor(args[0]):
+            args = (args[0].contiguous(), *args[1:])  # it asks how images lie, and vmap answers for this layout only
         return function(*args, **(kwargs or {}))
 
 
