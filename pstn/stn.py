@@ -315,9 +315,10 @@ class STN(nn.Module):
         answers = self.body(warped.flatten(0, 1)).unflatten(0, pose.shape[:2])
         if answers.ndim != 3:
             raise ValueError(f"several starts mix answers (N, K) to one question; the body gave {answers.shape[1:]}")
-        weights = transformer.judge(features).squeeze(-1).float().log_softmax(0)  # type: ignore[misc]
+        work = torch.promote_types(answers.dtype, torch.float32)
+        weights = transformer.judge(features).squeeze(-1).to(work).log_softmax(0)  # type: ignore[misc]
         # The mixture's logarithm is an answer like any other: softmax leaves it as it is.
-        logits = (answers.float().log_softmax(-1) + weights[..., None]).logsumexp(0, keepdim=True)
+        logits = (answers.to(work).log_softmax(-1) + weights[..., None]).logsumexp(0, keepdim=True)
         best = weights.argmax(0, keepdim=True)
         stage = Stage(q.mode, q, None)
         return Output(logits, (stage,), _pick(pose, best), _pick(warped, best), weights.exp())

@@ -53,6 +53,12 @@ def test_in_the_beginning_all_starts_count_the_same():
     assert torch.equal(out.kl, torch.zeros(3))
 
 
+def test_answers_are_as_precise_as_the_network():
+    model, x = network(4).double().eval(), pictures(3).double()
+    assert model(x).logits.dtype == torch.float64
+    assert model.bfloat16()(x.bfloat16()).logits.dtype == torch.float32
+
+
 def test_one_start_is_none():
     one, none, x = network(1).eval(), network(0).eval(), pictures(3)
     none.load_state_dict(one.state_dict(), strict=False)
