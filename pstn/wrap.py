@@ -209,9 +209,11 @@ def _output(model: nn.Module, name: str, x: Tensor) -> Tensor:
 
     with _hooked(model, name, stop), suppress(_Reached):
         model(x)
-    if answers:
-        return answers[0]
-    raise RuntimeError(f"the layer {name!r} did not run; choose one that does for every input")
+    if not answers:
+        raise RuntimeError(f"the layer {name!r} did not run; choose one that does for every input")
+    if not isinstance(answers[0], Tensor):
+        raise ValueError(f"the layer {name!r} returns a {type(answers[0]).__name__}; choose one that returns a tensor")
+    return answers[0]
 
 
 @contextmanager

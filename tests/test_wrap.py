@@ -151,6 +151,9 @@ def test_errors_name_the_layer():
         wrap(Residual(), posterior=Gaussian())
     with pytest.raises(ValueError, match="layer 'layer' returns"):
         wrap(Patches(), at="layer")(X)
+    recurrent = nn.Sequential(nn.Flatten(2), nn.GRU(64, 3))
+    with pytest.raises(ValueError, match="layer '1' returns a tuple"):
+        wrap(recurrent, reads="1", posterior=Gaussian(), example=torch.rand(2, 1, 8, 8))
 
 
 # --- Augment and TTA ---
