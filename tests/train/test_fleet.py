@@ -12,7 +12,7 @@ import torch
 from subject import CONFIG, FIFTY, assert_same, body, close, differ, localizer, made, make_data, make_model, weights
 from torch import nn
 
-from pstn import STN, Gaussian, Similarity, nets, wrap
+from pstn import STN, Gaussian, Learned, Similarity, nets, wrap
 from pstn.data import Data
 from pstn.inference import Augment
 from pstn.train import CheckpointError, Member, Train, fit, fit_fleet, load, load_model, save, seeded
@@ -75,6 +75,20 @@ def test_every_optimizer_and_setting_is_that_of_fit(settings):
     fleet = fit_fleet([Member(make_model(i), data, None, replace(config, seed=i)) for i in range(2)], progress=False)
     close(weights(alone.model), weights(fleet[0].model))
     same_history(alone.history, fleet[0].history)
+
+
+def test_weights_that_the_loss_does_not_depend_on_stay_as_they_are():
+    def network(i):
+        with seeded(i):
+            looks = nn.Sequential(localizer(), nn.BatchNorm1d(8))  # in vain: the spread is the same for all
+            return STN(body(), looks, Similarity(), Learned(), features=8)
+
+    data, config = make_data(), replace(CONFIG, weight_decay=0.1, kl_per="dataset")
+    alone = fit(network(1), data, None, config, progress=False)
+    fleet = fit_fleet([Member(network(i), data, None, config) for i in range(2)], progress=False)
+    close(weights(alone.model), weights(fleet[1].model))
+    looked, started = (model.transformers[0].localizer[0] for model in (fleet[1].model, network(1)))
+    assert_same(weights(looked), weights(started))
 
 
 def test_the_company_does_not_matter():

@@ -22,7 +22,7 @@ from pstn.train.fleet.lane import Lane
 from pstn.train.fleet.member import Member
 from pstn.train.fleet.noise import Request
 from pstn.train.fleet.optimizer import BETAS, State, slots
-from pstn.train.fleet.stack import Stack, Unit
+from pstn.train.fleet.stack import Stack, Unit, unread
 from pstn.train.log import fingerprint
 from pstn.train.loop import SHOW_EVERY, Interrupted, Run, kl_weight
 from pstn.train.schedule import factor
@@ -49,18 +49,19 @@ class Fleet:
             augment = member.augment and member.augment.to(member.train.x.device)
             check(model, *data, member.config, classifies=member.loss is None, augment=augment)
         self.units = [Unit(m.model, m.augment, m.config, m.loss) for m in members]
-        self.stack = Stack(self.units, self.device)
+        self.pool, self.starts = _pool([m.train for m in members], self.device)
+        batch = self.pool.x[: config.batch_size], self.pool.y[: config.batch_size]
+        self.stack = Stack(self.units, self.device, unread(self.units[0], *batch))
         self.slots = slots(config, self.stack.weights)
         classifies = members[0].loss is None
         self.terms: tuple[str, ...] = TERMS if classifies else ("loss",)
         self.scores: tuple[str, ...] = SCORES if classifies else ("loss",)
 
-        self.pool, self.starts = _pool([m.train for m in members], self.device)
         self.examples = len(members[0].train)
         self.per_epoch, self.total = config.per_epoch(self.examples), config.length(self.examples)
         if self.device.type == "cpu" and len(members) > 1:
             self.stack.unit.train()
-            self.stack.apart = self.stack.large(self.pool.x[: config.batch_size], self.pool.y[: config.batch_size])
+            self.stack.apart = self.stack.large(*batch)
         # Settings are worked out once for all members that share them: whatever a config says but for its seed.
         alike = [replace(c, seed=0) for c in self.configs]
         self.settings = list(dict.fromkeys(alike))

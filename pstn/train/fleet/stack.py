@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -60,16 +60,17 @@ class Stack:
     Arguments:
         units: The networks, of one :func:`signature`.
         device: Where to work.
+        unread: The weights to leave alone, see :func:`unread`.
     """
 
-    def __init__(self, units: Sequence[Unit], device: torch.device) -> None:
+    def __init__(self, units: Sequence[Unit], device: torch.device, unread: Set[str] = frozenset()) -> None:
         self.unit = copy.deepcopy(units[0]).to(device)
         self.device, self.count = device, len(units)
         self.faster = Products if device.type == "cuda" else Channels
         self.multiplies = False  # whether some convolutions have been matrix products
         self.apart = False  # whether networks take a step one after the other
         first = dict(units[0].named_parameters())
-        self.shapes = {name: p.shape for name, p in first.items() if p.requires_grad}
+        self.shapes = {name: p.shape for name, p in first.items() if p.requires_grad and name not in unread}
         if not self.shapes:
             raise ValueError("the models have no parameter that requires a gradient: there is nothing to train")
         self.sizes = [shape.numel() for shape in self.shapes.values()]
@@ -216,6 +217,16 @@ class Stack:
             for name, value in (*unit.named_parameters(), *unit.named_buffers()):
                 if name in state:
                     value.copy_(state[name])
+
+
+def unread(unit: Unit, x: Tensor, y: Tensor) -> set[str]:
+    """The weights that a batch's loss does not depend on: an optimizer that finds no gradient does not decay them."""
+    unit = copy.deepcopy(unit).to(x.device).train()
+    named = {name: p for name, p in unit.named_parameters() if p.requires_grad}
+    with seeded(0, x.device):
+        loss, _ = unit(x, y, torch.zeros((), device=x.device))
+    gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True) if named else ()
+    return {name for name, gradient in zip(named, gradients, strict=True) if gradient is None}
 
 
 def _channels_last(weight: Tensor) -> Tensor:
