@@ -142,6 +142,18 @@ def test_augmentations_may_differ_in_strength():
     assert differ(weights(fleet[0].model), weights(fleet[2].model))
 
 
+def test_an_augmentation_that_could_learn_stays_as_it_is():
+    def augment():
+        return Augment(Similarity(), posterior=Learned())
+
+    data = make_data()
+    alone = fit(make_model(), data, config=CONFIG, augment=augment(), progress=False)
+    members = [Member(make_model(i), data, None, replace(CONFIG, seed=i), augment()) for i in range(2)]
+    fleet = fit_fleet(members, progress=False)
+    close(weights(alone.model), weights(fleet[0].model))
+    assert_same(weights(members[0].augment), weights(augment()))
+
+
 def test_a_mixture_is_sorted_and_answered_in_order():
     data, small = make_data(), make_data(10)
     kinds = ["student", "cnn", "student", "point", "cnn"]

@@ -69,7 +69,8 @@ class Stack:
         self.faster = Products if device.type == "cuda" else Channels
         self.multiplies = False  # whether some convolutions have been matrix products
         self.apart = False  # whether networks take a step one after the other
-        first = dict(units[0].named_parameters())
+        # An augmentation and a loss may have weights, too; as in a run of its own, the model's are trained.
+        first = {name: p for name, p in units[0].named_parameters() if name.startswith("step.model.")}
         self.shapes = {name: p.shape for name, p in first.items() if p.requires_grad and name not in unread}
         if not self.shapes:
             raise ValueError("the models have no parameter that requires a gradient: there is nothing to train")
