@@ -109,7 +109,12 @@ def load_model(model: nn.Module, path: str | os.PathLike[str]) -> dict[str, Any]
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
     """Copy tensors into the model's state, or raise an error that lists the first differences."""
-    own = model.state_dict()
+    check_fit(model.state_dict(), tensors, f"{Path(path)} does not fit this {type(model).__name__}")
+    model.load_state_dict(dict(tensors))
+
+
+def check_fit(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], words: str) -> None:
+    """Raise an error that lists the first differences in names and shapes, if there are any."""
     wrong = [f"{name} is missing" for name in own if name not in tensors]
     wrong += [f"{name} is not in the model" for name in tensors if name not in own]
     wrong += [
@@ -119,8 +124,7 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: str | os.PathLik
     ]
     if wrong:
         more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise CheckpointError(f"{Path(path)} does not fit this {type(model).__name__}: {'; '.join(wrong[:5])}{more}")
-    model.load_state_dict(dict(tensors))
+        raise CheckpointError(f"{words}: {'; '.join(wrong[:5])}{more}")
 
 
 def part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -314,6 +314,8 @@ def test_another_fleets_checkpoint_is_refused(tmp_path):
     fit_fleet([Member(make_model(), data, None, CONFIG)], directory=tmp_path, progress=False)
     with pytest.raises(CheckpointError, match=r"lr 0\.01 there, 0\.5 here"):
         fit_fleet([Member(make_model(), data, None, replace(CONFIG, lr=0.5))], directory=tmp_path, progress=False)
+    with pytest.raises(CheckpointError, match=r"does not fit these networks: .*num_batches_tracked is not in"):
+        fit_fleet([Member(made(0, "cnn"), data, None, CONFIG)], directory=tmp_path, progress=False)
     runs = fit_fleet(
         [Member(make_model(), data, None, replace(CONFIG, lr=0.5))], directory=tmp_path, resume=False, progress=False
     )

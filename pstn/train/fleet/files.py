@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pstn.train.checkpoint import CheckpointError, load, part, save, save_model
+from pstn.train.checkpoint import CheckpointError, check_fit, load, part, save, save_model
 from pstn.train.log import Log, environment
 from pstn.train.loop import LOG, MODEL, Run
 from pstn.train.state import differences
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: What of a fleet is neither a tensor nor can be made again from its members.
 PLAIN = ("step", "owed", "failures", "histories", "best", "seconds")
+#: The tensors of a file that are no network's: where its random numbers are, and the batches left of an epoch.
+OTHER = ("order", "source", "ahead")
 
 
 def write_checkpoint(fleet: Fleet) -> None:
@@ -49,7 +51,10 @@ def take_up(fleet: Fleet, resume: bool = True) -> None:
             f"{fleet.path} belongs to a fleet with other settings: {'; '.join(wrong[:5])}. Use the same ones to go on, "
             "another directory, or resume=False to start over"
         )
-    for name, value in _tensors(fleet).items():
+    own = _tensors(fleet)
+    found = {name: value for name, value in tensors.items() if name.partition(".")[0] not in OTHER}
+    check_fit(own, found, f"{fleet.path} does not fit these networks")
+    for name, value in own.items():
         value.copy_(tensors[name])
     for group, generators in (("order", fleet.orders), ("source", fleet.sources)):
         for number, state in part(tensors, group).items():
