@@ -261,6 +261,15 @@ def test_the_papers_networks_make_a_fleet():
         close(weights(fit(network(i), data, None, config, progress=False).model), weights(run.model))
 
 
+def test_networks_with_batch_norm_make_a_fleet_in_sixteen_bits():
+    data, config = make_data(), replace(CONFIG, precision="bf16-mixed", lr=1e-3)
+    alone = fit(make_model(), data, None, config, progress=False)
+    members = [Member(make_model(i), data, None, replace(config, seed=i)) for i in range(2)]
+    fleet = fit_fleet(members, progress=False)
+    close(weights(alone.model), weights(fleet[0].model), atol=1e-2)
+    same_history(alone.history, fleet[0].history, tolerance=1e-2)
+
+
 def test_networks_with_group_norm_make_a_fleet():
     def network(i):
         with seeded(i):

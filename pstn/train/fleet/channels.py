@@ -29,6 +29,9 @@ class Channels(TorchFunctionMode):
             return _Pooling.apply(*args)
         if function is F.group_norm and args and is_batchedtensor(args[0]):
             args = (args[0].contiguous(), *args[1:])  # it asks how images lie, and vmap answers for this layout only
+        if function is F.batch_norm and args and is_batchedtensor(args[0]) and args[0].itemsize == 2:
+            # vmap takes weights and bias apart, and without them, 16 bits and statistics of 32 do not go together
+            return function(args[0].float(), *args[1:], **(kwargs or {})).to(args[0].dtype)
         return function(*args, **(kwargs or {}))
 
 
