@@ -1,5 +1,6 @@
 """A fleet is its networks, each as if alone."""
 
+import copy
 import signal
 import subprocess
 import sys
@@ -259,6 +260,14 @@ def test_the_papers_networks_make_a_fleet():
     runs = fit_fleet([Member(network(i), data, None, config) for i in range(2)], progress=False)
     for i, run in enumerate(runs):
         close(weights(fit(network(i), data, None, config, progress=False).model), weights(run.model))
+
+
+def test_validation_is_in_sixteen_bits_where_training_is():
+    data, validation, config = make_data(), make_data(15, seed=9), replace(CONFIG, precision="bf16-mixed")
+    with seeded(0):
+        model = STN(body(dropout=0.0))
+    fleet = fit_fleet([Member(copy.deepcopy(model), data, validation, config)], progress=False)
+    same_history(fit(model, data, validation, config, progress=False).history, fleet[0].history, tolerance=1e-5)
 
 
 def test_networks_with_batch_norm_make_a_fleet_in_sixteen_bits():
