@@ -116,7 +116,7 @@ def check(
     """Raise unless the model, the data and the settings fit together; draws nothing and changes nothing.
 
     An augmentation that is a module may change the shape of the examples: what it makes of one is what the model has to
-    fit. Any other function is not asked, for what else it does is not known.
+    fit. Any other function is not asked, for what else it does is not known; nor is the model then.
     """
     if config.drop_last and len(train) < config.batch_size:
         raise ValueError(
@@ -125,9 +125,10 @@ def check(
         )
     if config.keep == "best" and validation is None:
         raise ValueError("keep='best' needs validation data to tell which weights are best")
+    shown = augment is None or isinstance(augment, nn.Module)  # what the model is given
     with torch.no_grad(), seeded(0, train.x.device):
         example = augment(train.x[:1]) if isinstance(augment, nn.Module) else train.x[:1]
-    if validation is not None and validation.x.shape[1:] != example.shape[1:]:
+    if shown and validation is not None and validation.x.shape[1:] != example.shape[1:]:
         raise ValueError(
             f"validation examples have shape {tuple(validation.x.shape[1:])}, training ones {tuple(example.shape[1:])}"
         )
@@ -141,6 +142,8 @@ def check(
             stacklevel=3,
         )
     train.check_trainable()
+    if not shown:
+        return
     if config.precision == "64-true":  # training will make model and data so
         example = example.to(next((p.dtype for p in model.parameters()), example.dtype))
     was_training = model.training

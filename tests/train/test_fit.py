@@ -428,6 +428,15 @@ def test_an_augmentation_may_make_the_examples_fit(data, config):
         fit(make_model(), small, small, config, augment=Enlarge())
 
 
+def test_an_augmentation_that_is_a_function_may_crop(data, validation, config):
+    def cropped(x):
+        return x[..., 1:-1, 1:-1]
+
+    model = STN(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)))
+    run = fit(model, data, replace(validation, x=cropped(validation.x)), config, augment=cropped)
+    assert run.steps == 15
+
+
 def test_nothing_to_train_is_named(data, config):
     with pytest.raises(ValueError, match="nothing to train"):
         fit(make_model().requires_grad_(False), data, config=config)
