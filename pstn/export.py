@@ -15,6 +15,7 @@ from pstn.distributions import Delta, GammaNormal, gamma_quantile
 from pstn.families.cpab import CPAB
 from pstn.families.cpab.flow import plain
 from pstn.grid import check_choice
+from pstn.inference import _evaluating
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -166,13 +167,10 @@ def to_program(model: STN | Wrapped, example: Float[Tensor, "b c *space"], *, sa
         raise TypeError(f"the model is a {type(model).__name__}; expected an STN, or a network that wrap(...) returned")
     if len(example) < 2:
         raise ValueError(f"the example has {len(example)} inputs; export needs at least 2 to leave the batch size open")
-    training = model.training
-    try:
-        path = SampledPath(model.eval(), samples) if samples else MeanPath(model.eval())
-        with torch.no_grad():  # the graph is for predicting; and a loop in it is not traced with gradients
-            return torch.export.export(path, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    finally:
-        model.train(training)
+    # The graph is for predicting; and a loop in it is not traced with gradients.
+    with torch.no_grad(), _evaluating(model):
+        path = SampledPath(model, samples) if samples else MeanPath(model)
+        return torch.export.export(path, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 
 
 def to_onnx(model: STN | Wrapped, example: Float[Tensor, "b c *space"], path: str | Path, *, samples: int = 0) -> Path:

@@ -110,8 +110,10 @@ def test_what_onnx_cannot_hold_is_said_in_words(monkeypatch, tmp_path):
 
 def test_export_leaves_the_model_as_it_was():
     model = trained(Similarity()).train()
+    model.body[0].eval()  # as batch statistics that are to stay as they are
     to_program(model, torch.rand(2, *SHAPE))
     assert model.training
+    assert not model.body[0].training
 
 
 def test_one_example_is_not_enough():
