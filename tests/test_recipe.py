@@ -100,6 +100,14 @@ def test_a_spread_can_go_as_far_in_few_steps_as_in_many():
         assert config.lr * config.localizer_lr * steps == pytest.approx(0.3)
 
 
+def test_uneven_classes_weigh_the_spread_less():
+    """Most labels are one class, whatever is warped away: the divergence would win."""
+    x = torch.rand(126, 1, 8, 8)
+    for small, weight in ((63, 7.0), (6, 0.53)):
+        y = (torch.arange(126) < small).long()
+        assert recipe(Data(x, y, ("a", "b", "none of it"), "pets")).config.kl_weight == pytest.approx(weight, rel=0.01)
+
+
 def test_the_spread_of_series_starts_smaller_than_that_of_images():
     series, images = (recipe(data(*shape)).model.posterior.spread for shape in ((1, 24), (1, 28, 28)))
     assert (series, images) == (SPREADS[1], SPREADS[2])

@@ -134,7 +134,9 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         x = x.to(device)
         data = Data(x[~kept], labels[~kept], names, "data")
         start = time.perf_counter()
-        found = recipe(data, warp=self.warp, steps=self.max_steps, time_budget=self.time_budget, seed=seed)
+        counts = np.bincount(y[~aside], weight[~aside]).tolist()
+        budget = self.time_budget
+        found = recipe(data, warp=self.warp, steps=self.max_steps, time_budget=budget, seed=seed, counts=counts)
         self.recipe_ = found
         if self.verbose:
             print(found)

@@ -146,6 +146,13 @@ def test_class_weights_pull_towards_their_class():
     assert means[1] > 0.8
 
 
+def test_classes_are_as_even_as_their_weights():
+    x, _ = images(20)
+    for weights, kl_weight in ((None, 7 * 0.469**2), ("balanced", 7.0)):
+        estimator = PSTNClassifier(class_weight=weights, max_steps=1, random_state=0).fit(x, np.arange(20) < 2)
+        assert estimator.recipe_.config.kl_weight == pytest.approx(kl_weight, rel=0.01)
+
+
 def test_without_warps_it_is_a_plain_network():
     x, y = series()
     plain = PSTNTimeSeriesClassifier(warp=False, max_steps=STEPS, random_state=0).fit(x, y)
