@@ -85,24 +85,27 @@ def read(
 
 
 def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes: Sequence[str]) -> Data:
-    """Labelled data like that a model was trained on, in the model's shape, its classes in the model's order."""
+    """Labelled data like that a model was trained on, in the model's shape, its classes in the model's order.
+
+    Examples of other classes are left out, and the name of the data says so.
+    """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir():
         _check_pictures(path, how, shape)
         parts = [path / name for name in MEASURED if (path / name).is_dir()] if is_nested(path) else [path]
         name = path.name if parts[0] == path else f"{path.name} {parts[0].name}"
-        return only(read_folder(parts[0], size=(shape[1], shape[2]), colour=shape[0] == 3, name=name), classes)
+        return _known(read_folder(parts[0], size=(shape[1], shape[2]), colour=shape[0] == 3, name=name), classes)
     if _ending(path) == ".npz":
         found = read_arrays(path)
         split = next((name for name in MEASURED if "x" not in found and f"x_{name}" in found), None)
         x = found.get(f"x_{split}" if split else "x", np.empty(0))
         data = read_npz(path, split, layout=_layout(x, how))
-        return only(replace(data, x=_fitted(data.x, how, shape, path)), classes)
+        return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
     _check_kind(path, how, "series")
     cases = parse_ts(path) if _ending(path) == ".ts" else tables.labelled(path, how.get("label"))[0]
     data = assemble(cases, length=shape[1], missing="interpolate", name=path.name.partition(".")[0])
-    return only(replace(data, x=_fitted(data.x, how, shape, path)), classes)
+    return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
 
 
 def read_inputs(
@@ -152,6 +155,11 @@ def only(data: Data, classes: Sequence[str]) -> Data:
     if not (y >= 0).any():
         raise ValueError(f"{data.name} has no example of {_list(classes)}, only of {_list(extra)}")
     return Data(data.x[y >= 0], y[y >= 0], tuple(classes), data.name)
+
+
+def _known(data: Data, classes: Sequence[str]) -> Data:
+    kept, extra = only(data, classes), [name for name in data.classes if name not in classes]
+    return kept.renamed(f"{data.name} without {_list(extra)}") if extra else kept
 
 
 def _read_images(path: Path, size: int | None) -> Source:

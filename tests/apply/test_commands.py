@@ -166,6 +166,14 @@ def test_a_report_on_the_training_data_is_about_what_was_set_apart(capsys, pictu
     assert "Measured on 16 labelled images" in (tmp_path / "r.html").read_text()
 
 
+def test_a_report_says_which_classes_the_model_does_not_know(capsys, model, tmp_path):
+    folder = bars(tmp_path / "new", seed=9)
+    (folder / "lying").rename(folder / "Lying")
+    code, _, err = call(capsys, "report", model, folder, "--out", tmp_path / "r.html")
+    assert code == 0, err
+    assert "Measured on 8 labelled images of new without Lying: " in (tmp_path / "r.html").read_text()
+
+
 def test_doctor_is_content_with_a_good_model_and_not_with_a_bad_one(capsys, pictures, model, tmp_path):
     code, out, err = call(capsys, "doctor", model, "--data", pictures)
     assert code == 0, out + err
