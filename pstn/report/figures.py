@@ -53,7 +53,7 @@ def reliability_diagram(tables: Mapping[str, Reliability]) -> Figure:
         top.plot(table.confidence[full].tolist(), table.accuracy[full].tolist(), ".", color=f"C{i}")
         top.set(title=f"{label}\nECE {table.ece:.3f}", ylim=(0, 1), aspect="equal")
         bottom.bar(left, (100 * share).tolist(), width, align="edge", color=f"C{i}", alpha=0.75)
-        bottom.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence")
+        bottom.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence", box_aspect=0.25)  # as wide as the panel above
         if i == 0:
             top.set_ylabel("accuracy")
             bottom.set_ylabel("share, %")

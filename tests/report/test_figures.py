@@ -59,6 +59,13 @@ def test_reliability_bars_are_the_table():
     assert f"{MANY.ece:.3f}" in panel.get_title()
 
 
+def test_bins_lie_below_their_bars():
+    figure = figures.reliability_diagram({"a": MANY, "b": MANY})
+    figure.draw_without_rendering()
+    bars, share = (figure.axes[i].get_window_extent() for i in (0, 2))
+    assert (share.x0, share.x1) == pytest.approx((bars.x0, bars.x1), abs=1.0)
+
+
 def test_predictions_are_coloured_by_who_is_right():
     wrong = figures.posterior_samples(X[:1], X[None, :1], torch.tensor([[0.2, 0.7, 0.1]]), torch.tensor([0]), "abc")
     colours = [bar.get_facecolor() for bar in wrong.axes[1].patches]
