@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
@@ -147,7 +148,9 @@ def _svg(draw: Callable[[], Figure]) -> str:
     import matplotlib as mpl
 
     file = io.StringIO()
-    with mpl.rc_context(theme()):
+    with mpl.rc_context(theme()), warnings.catch_warnings():
+        # letters stay letters, and a browser has those that matplotlib's own font has not
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         # the same figure is the same file: no date, and salted names inside
         draw().savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()

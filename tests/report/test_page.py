@@ -59,6 +59,12 @@ def test_a_figure_has_the_colours_of_both_themes(page):
     assert "http" not in light.partition("</metadata>")[2], "a figure must not ask for anything either"
 
 
+def test_names_in_any_script_are_letters_and_no_warning(page, recwarn):
+    page.figure(lambda: choices({"浮游生物": {0.1: [1.0]}}, "NLL"), "once")
+    assert "浮游生物" in base64.b64decode(Reader(page.parts[-1]).addresses[0].partition(",")[2]).decode()
+    assert not recwarn.list
+
+
 def test_the_same_page_is_the_same_file(page, tmp_path):
     again = page.html()
     page.figure(lambda: choices({"w": {0.1: [1.0]}}, "NLL"), "once")
