@@ -48,7 +48,7 @@ class Finding:
 def doctor(settings: Doctor, console: Console) -> int:
     """Examine a run, print what was found, and return the exit status: 1 if there is something."""
     folder = settings.run
-    with given():
+    with given(settings.data):
         if not (folder / ABOUT).exists() and not (folder / LOG).exists():
             what = "does not exist" if not folder.exists() else f"has neither {ABOUT} nor {LOG}"
             raise BadInput(f"{folder} {what}; expected a folder that pstn fit or pstn.train.fit wrote")

@@ -39,7 +39,7 @@ def fit(settings: Fit, console: Console) -> Trained:
         The model, measured on the validation part, as it lies in its folder.
     """
     device = device_of(settings.device)
-    with given():
+    with given(settings.data):
         source = read(
             settings.data,
             size=settings.size,

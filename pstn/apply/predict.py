@@ -62,7 +62,7 @@ def answers(trained: Trained, settings: Predict) -> Iterator[tuple[str, Tensor, 
     """The name of each input, the input, and what the model says of it."""
     waiting: list[tuple[str, Tensor]] = []
     for file in settings.files:
-        with given():
+        with given(file):
             # all of a file is read before any of it is answered: a damaged one gives no half answer
             waiting += read_inputs(file, trained.data, trained.shape, trained.classes)
         while len(waiting) >= BATCH:

@@ -29,7 +29,7 @@ SHOWN = 6
 def report(settings: Report, console: Console) -> Path:
     """Do what the settings ask for; the page's file."""
     pictures.check_drawing()
-    with given():
+    with given(settings.data):
         trained = load(settings.model, device=device_of(settings.device))
         read_log(settings.model)  # what is wrong with it is better said now than after the work
         whole = read_again(settings.data, trained.data, trained.shape, trained.classes)

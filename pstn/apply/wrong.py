@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
 
 
 class BadInput(ValueError):
@@ -11,10 +15,15 @@ class BadInput(ValueError):
 
 
 @contextmanager
-def given() -> Iterator[None]:
-    """Errors while reading what was given are about what was given."""
+def given(path: Path | None = None) -> Iterator[None]:
+    """Errors while reading what was given are about what was given; a terminal shows what is being read.
+
+    Arguments:
+        path: What may take a while to read: photographs do.
+    """
     try:
-        yield
+        with Console(stderr=True, quiet=path is None).status(escape(f"reading {path}")):
+            yield
     except BadInput:
         raise
     except (OSError, ValueError, TypeError) as error:

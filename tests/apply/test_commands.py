@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -94,6 +95,14 @@ def test_predict_is_the_same_in_all_its_forms(capsys, pictures, model, tmp_path)
     assert code == 0
     assert "p.png, the first 12 of 40" in err
     assert width(tmp_path / "new" / "p.png") > 500
+
+
+def test_a_terminal_shows_what_is_read(capsys, monkeypatch, pictures, model):
+    _, _, err = call(capsys, "predict", model, pictures / "lying")
+    assert err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal does
+    _, _, err = call(capsys, "predict", model, pictures / "lying")
+    assert f"reading {pictures / 'lying'}" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\n", "", err)
 
 
 def test_files_with_brackets_in_their_names(capsys, pictures, model, tmp_path):
