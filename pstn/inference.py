@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,19 @@ from pstn.objectives import log_mean_exp
 from pstn.posterior import Posterior
 from pstn.stn import Output, Stage, Transformer, count_features
 from pstn.warp import warp
+
+#: At most so many inputs go through a network at a time, and so many pixels or points of their warps.
+BATCH, POINTS = 256, 2**22
+
+
+def at_a_time(x: Tensor, samples: int) -> int:
+    """How many of the inputs go through a network at a time with so many warps of each: memory is limited.
+
+    Example:
+        >>> at_a_time(torch.zeros(1, 1, 28, 28), 16), at_a_time(torch.zeros(1, 3, 128, 128), 16)
+        (256, 16)
+    """
+    return max(1, min(BATCH, POINTS // (max(samples, 1) * math.prod(x.shape[2:]))))
 
 
 @dataclass(frozen=True)

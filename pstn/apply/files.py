@@ -17,7 +17,7 @@ from pstn.apply.blueprint import BlueprintError, build, describe
 from pstn.apply.card import card
 from pstn.data import Normalise
 from pstn.export import Fixed
-from pstn.inference import Predictive, predict
+from pstn.inference import Predictive, at_a_time, predict
 from pstn.stn import STN
 from pstn.train.checkpoint import CheckpointError, load_model, save_model, write
 from pstn.train.log import environment
@@ -77,13 +77,14 @@ class Trained:
         Arguments:
             x: The inputs, (N, C, *space), of the model's shape.
             samples: How many fixed Sobol points are averaged over.
-            batch_size: How many inputs go through at a time.
+            batch_size: How many inputs go through at a time, fewer if they are large.
         """
         if tuple(x.shape[1:]) != self.shape:
             raise ValueError(f"inputs have shape {tuple(x.shape[1:])}; the model takes {self.shape}")
         path = self.fixed if samples == self.fixed.samples else Fixed(self.network.eval(), samples)
         like = next(self.network.parameters(), x)
-        return predict(path.to(like.device), self.normalise(x).to(like.dtype), batch_size=batch_size)
+        few = min(batch_size, at_a_time(x, samples))
+        return predict(path.to(like.device), self.normalise(x).to(like.dtype), batch_size=few)
 
     def describe(self) -> dict[str, Any]:
         """What ``model.json`` holds."""

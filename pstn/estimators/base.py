@@ -25,15 +25,15 @@ from pstn.estimators.looks import Looks
 from pstn.estimators.progress import Enough, Progress
 from pstn.export import Fixed
 from pstn.families import Family
-from pstn.inference import Predictive, predict
+from pstn.inference import Predictive, at_a_time, predict
 from pstn.recipe import Recipe, network, recipe
 from pstn.train import Train, fit
 from pstn.train.checkpoint import fill as fill_in
 from pstn.train.checkpoint import load, save
 from pstn.warp import warp
 
-#: Inputs that go through the network at a time, and warps that a pose is found by.
-BATCH, LOOKS = 256, 64
+#: Up to so many inputs are predicted in double, and warps that a pose is found by.
+FEW, LOOKS = 256, 64
 
 
 @dataclass(frozen=True)
@@ -182,10 +182,10 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "recipe_")
         x = self.recipe_.prepare(self._read(X, fitting=False))
         model = copy.deepcopy(self.recipe_.model).to(self._device())
-        if len(x) <= BATCH and self._device().type == "cpu":
+        if len(x) <= FEW and self._device().type == "cpu":
             # a few inputs cost little in double, and then an answer does not depend on its neighbours' rounding
             model, x = model.double(), x.double()
-        found = predict(Fixed(model, self.samples), x, batch_size=BATCH)
+        found = predict(Fixed(model, self.samples), x, batch_size=at_a_time(x, self.samples))
         probs = found.probs.double()
         return replace(found, log_probs=(probs / probs.sum(-1, keepdim=True)).log())
 
@@ -231,7 +231,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         theta = Looks(self.recipe_.model, LOOKS).draws(spread)
         means, spreads = [], []
         with torch.no_grad():
-            for part in x.split(max(1, BATCH // 4)):
+            for part in x.split(at_a_time(x, LOOKS)):
                 logits = Looks(self.recipe_.model, LOOKS).look(part, theta).double().log_softmax(-1)
                 best = logits.exp().mean(0).argmax(-1)
                 likely = logits.gather(-1, best.expand(len(theta), -1)[..., None]).softmax(0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pstn.inference import predict
+from pstn.inference import at_a_time, predict
 from pstn.stn import STN
 from pstn.train import Train
 from pstn.train.seed import seeded
@@ -15,8 +15,8 @@ from pstn.train.seed import seeded
 if TYPE_CHECKING:
     from pstn.estimators.base import Base
 
-#: About how often the examples set aside are looked at, and how many of them at a time.
-LOOKS, BATCH = 40, 256
+#: About how often the examples set aside are looked at.
+LOOKS = 40
 
 
 class Enough(Exception):
@@ -58,7 +58,7 @@ class Progress:
         """Measure on the examples set aside, and remember the best."""
         model = self.estimator.recipe_.model
         with seeded(0, self.x.device):
-            found = predict(model, self.x, self.estimator.samples, batch_size=BATCH)
+            found = predict(model, self.x, self.estimator.samples, batch_size=at_a_time(self.x, self.estimator.samples))
         right = found.log_probs.gather(1, self.y[:, None]).squeeze(1)
         loss = -float((self.weight * right).sum() / self.weight.sum())
         if self.best is None or loss < self.best[0]:

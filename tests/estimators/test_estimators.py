@@ -188,6 +188,17 @@ def test_aligned_inputs_are_warped_by_the_centre_of_their_pose(fitted):
     assert not np.allclose(aligned, x)
 
 
+def test_large_images_go_through_a_few_at_a_time(monkeypatch):
+    x, y = images(8, (64, 64))
+    estimator = PSTNClassifier(max_steps=1, samples=64, random_state=0).fit(x, y)
+    at_once = []
+    estimator.recipe_.model.body.register_forward_pre_hook(lambda body, given: at_once.append(len(given[0])))
+    monkeypatch.setattr("pstn.inference.POINTS", 2 * 64 * 64 * 64)
+    estimator.predict(x)
+    estimator.pose(x)
+    assert at_once == [2 * 64] * 8, "two images, 64 warps of each"
+
+
 # --- when it ends ---
 
 
