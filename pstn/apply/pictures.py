@@ -55,10 +55,12 @@ def looked(trained: Trained, x: Float[Tensor, "n c *space"], titles: Sequence[st
         return _series(x, warps, titles)
     height = WIDTH / (WARPS + 1) * x.shape[2] / x.shape[3] + 0.25
     figure = _figure(WIDTH, height * len(x), facecolor="white")
+    figure.get_layout_engine().set(h_pad=0.1)  # room for the titles, which may be as wide as the row
     panels = figure.subplots(len(x), columns, squeeze=False)
     for i, row in enumerate(panels):
         _show(row[0], x[i])
-        row[0].set_title(titles[i], fontsize=8, loc="left", parse_math=False)
+        above = {"xycoords": "axes fraction", "xytext": (0, 4), "textcoords": "offset points"}
+        row[0].annotate(titles[i], (0, 1), **above, fontsize=8, parse_math=False, in_layout=False)
         for s in range(columns - 1):
             assert warps is not None
             assert theta is not None
@@ -79,7 +81,7 @@ def confusion(counts: Float[Tensor, "k k"], classes: Sequence[str]) -> Figure:
         >>> len(confusion(torch.eye(3), ("a", "b", "c")).axes)
         1
     """
-    side = min(WIDTH, 1.6 + 0.42 * len(classes))
+    side = min(WIDTH, 1.6 + 0.42 * len(classes) + 0.08 * max(map(len, classes)))  # names stand upright below
     figure = _figure(WIDTH, side)
     panel = figure.subplots()
     share = counts / counts.sum(1, keepdim=True).clamp_min(1)

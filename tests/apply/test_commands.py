@@ -20,7 +20,7 @@ from pstn.__main__ import main
 from pstn.apply import load, measure
 from pstn.apply.files import ABOUT
 from pstn.apply.fit import unseen
-from pstn.apply.pictures import _series, write_png
+from pstn.apply.pictures import _series, confusion, looked, write_png
 from pstn.apply.read import read
 
 
@@ -145,6 +145,19 @@ def test_classes_with_dollars_in_their_names_are_no_formulas(capsys, pictures, m
     series = torch.zeros(1, 1, 4)
     write_png(tmp_path / "p.png", lambda: _series(series, None, [r"$\5 to $9"]))
     assert width(tmp_path / "p.png") > 500
+
+
+def test_long_names_leave_pictures_their_room_and_have_their_own(model):
+    trained, name = load(model), "siphonophore calycophoran sphaeronectes young"
+    rows, table = (
+        looked(trained, torch.zeros(2, *trained.shape), [f"{name}: {name}"] * 2),
+        confusion(torch.eye(2), [name] * 2),
+    )
+    for figure in (rows, table):
+        figure.draw_without_rendering()
+    image, warped = (rows.axes[i].get_window_extent() for i in (0, 1))
+    assert warped.x0 - image.x1 < image.width / 4
+    assert table.axes[0].get_tightbbox().y0 >= 0
 
 
 def test_predict_into_a_pipe_that_closes(pictures, model):
