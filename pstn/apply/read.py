@@ -19,6 +19,7 @@ from pstn.data.folder import _files, opaque
 from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
 from pstn.data.ts import parse_ts
+from pstn.recipe import resized
 
 #: Images are brought to at most so many pixels a side, series to so many points, unless a size is asked for.
 PIXELS, POINTS = 64, 256
@@ -215,6 +216,11 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
         raise ValueError(str(error).replace("layout= one of", "with --layout, one of")) from error
     held = None if other is None else read_npz(path, other, layout=layout)
     images = data.x.ndim == 4
+    remarks = [f"x_{other} is for validation."] if other else []
+    if size is None and not images and data.x.shape[2] > POINTS:
+        size = POINTS
+    if size is not None and not images and data.x.shape[2] != size:
+        remarks.append(_resampled(size))
     if size is not None:
         data = replace(data, x=_resized(data.x, [size] * (data.x.ndim - 2)))
         held = None if held is None else replace(held, x=_resized(held.x, [size] * (data.x.ndim - 2)))
@@ -228,8 +234,7 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
         how["layout"] = layout
     if images:
         how["values"] = [float(v) for v in torch.aminmax(data.x)]
-    remarks = (f"x_{other} is for validation.",) if other else ()
-    return Source(data, held, how, remarks)
+    return Source(data, held, how, tuple(remarks))
 
 
 def _read_series(path: Path, size: int | None, label: str | None) -> Source:
@@ -252,7 +257,7 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     if len(lengths) > 1:
         remarks.append(f"Lengths differ, from {min(lengths)} to {max(lengths)} points.")
     if lengths != {points}:
-        remarks.append(f"Resampled to {points} points; --size asks for another number.")
+        remarks.append(_resampled(points))
     gaps = sum(int(np.isnan(channel).sum()) for case in cases.series for channel in case)
     if gaps:
         remarks.append(f"{gaps} missing values are interpolated.")
@@ -261,6 +266,10 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     else:
         data = assemble(cases, length=points, missing="interpolate", name=name)
     return Source(data, None, how, tuple(remarks))
+
+
+def _resampled(points: int) -> str:
+    return f"Resampled to {points} points; --size asks for another number."
 
 
 def _images(folder: Path) -> list[Path]:
@@ -311,7 +320,7 @@ def _fitted(x: Tensor, how: Mapping[str, Any], shape: Sequence[int], path: Path)
 
 def _resized(x: Tensor, size: Sequence[int]) -> Tensor:
     if x.ndim == 3:
-        return F.interpolate(x, list(size), mode="linear", align_corners=False)
+        return resized(x, size)
     if x.ndim == 4:
         return F.interpolate(x, list(size), mode="bilinear", align_corners=False, antialias=True)
     raise ValueError(f"examples have shape {tuple(x.shape[1:])}; expected series or images")

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from pstn.data.base import Data
 from pstn.data.labels import encode
@@ -50,8 +51,8 @@ def assemble(
 ) -> Data:
     """Cases as one data set (N, C, L).
 
-    Convention: resampling is linear, and the outer edges of the first and the last point stay where they are, as when
-    an image is resized.
+    Convention: resampling is linear, or takes the mean of what each new point covers where series shrink, and the outer
+    edges of the first and the last point stay where they are, as when an image is resized.
 
     Arguments:
         cases: What a file holds.
@@ -103,5 +104,7 @@ def _complete(channel: np.ndarray, missing: Missing, where: str) -> np.ndarray:
 def _resample(channel: np.ndarray, points: int) -> np.ndarray:
     if len(channel) == points:
         return channel
+    if len(channel) > points:  # of noise, points in between would keep all, and frequencies turn into others
+        return F.adaptive_avg_pool1d(torch.from_numpy(channel)[None], points)[0].numpy()
     old, new = ((np.arange(n) + 0.5) / n for n in (len(channel), points))
     return np.interp(new, old, channel)

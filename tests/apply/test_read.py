@@ -9,6 +9,7 @@ from PIL import Image
 from pstn.apply import tables
 from pstn.apply.read import only, read, read_again, read_inputs
 from pstn.data import Data
+from pstn.recipe import resized
 
 
 def test_folders(tmp_path):
@@ -72,6 +73,21 @@ def test_npz(tmp_path):
     assert len(source.validation) == 4
     again = read_again(tmp_path / "a.npz", source.how, (3, 8, 8), source.data.classes)
     assert torch.equal(again.x, source.validation.x), "measured on what was not trained on"
+
+
+@pytest.mark.parametrize("size", [None, 40])
+def test_long_series_are_the_same_whatever_file_they_come_in(tmp_path, size):
+    x, y = np.random.default_rng(0).normal(size=(6, 1000)), np.arange(6) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    np.savetxt(tmp_path / "a.csv", np.column_stack([y, x]), delimiter=",")
+    found = [read(tmp_path / name, size=size) for name in ("a.npz", "a.csv")]
+    assert found[0].data.x.shape == (6, 1, size or 256)
+    for other in (found[1], found[0]):
+        assert torch.allclose(other.data.x, resized(torch.from_numpy(x[:, None]).float(), (size or 256,)), atol=1e-5)
+        assert any(f"Resampled to {size or 256} points" in words for words in other.remarks)
+    for name in ("a.npz", "a.csv"):
+        again = read_again(tmp_path / name, found[1].how, (1, size or 256), found[1].data.classes)
+        assert torch.allclose(again.x, found[0].data.x, atol=1e-5)
 
 
 def test_three_axes_are_grey_images_to_a_model_of_them(tmp_path):

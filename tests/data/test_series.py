@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pstn.data import read_ts, read_tsv, ucr
+from pstn.recipe import resized
 
 TSV = "2\t0.5\t1.5\t-1e-3\n-1\t1\t2\t3\n2\t4\t5\t6\n"
 
@@ -62,6 +63,13 @@ def test_resampling_agrees_with_torch(tmp_path):
     path = write(tmp_path / "a.tsv", "1\t" + "\t".join(map(repr, values.tolist())))
     expected = torch.nn.functional.interpolate(values[None, None], size=23, mode="linear", align_corners=False)
     assert torch.allclose(read_tsv(path, length=23).x.double(), expected, atol=1e-6)
+
+
+def test_shrinking_takes_means_and_loses_no_point(tmp_path):
+    values = torch.rand(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    path = write(tmp_path / "a.tsv", "1\t" + "\t".join(map(repr, values.tolist())))
+    assert torch.allclose(read_tsv(path, length=6).x[0, 0].double(), values.view(6, 10).mean(1), atol=1e-6)
+    assert torch.equal(read_tsv(path, length=36).x, resized(values[None, None], (36,)).float())
 
 
 def test_tsv_missing_values(tmp_path):
