@@ -91,8 +91,11 @@ def test_equal_series_stay_as_they_are(x):
     torch.testing.assert_close(found.aligned, same, atol=1e-3, rtol=0)
 
 
-def test_units_do_not_matter(x):
-    one, other = align(x, **QUICK), align(1000 * x - 70, **QUICK)
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(("size", "level"), [(1000, -70), (1e-9, 0), (1, 1e7)])
+def test_units_do_not_matter(x, size, level, normalise):
+    x = x.double()
+    one, other = (align(some, normalise=normalise, **QUICK) for some in (x, size * x + level))
     torch.testing.assert_close(one.theta, other.theta, atol=1e-5, rtol=0)
     assert one.variance == pytest.approx(other.variance, rel=1e-4)
 
@@ -352,6 +355,8 @@ def _with_nan():
         (lambda: (torch.zeros(0, 1, 50),), {}, "no series"),
         (lambda: ([],), {}, "no series"),
         (lambda: (torch.full((5, 1, 50), 3.0),), {}, "nothing to align"),
+        (lambda: ([torch.full((1, n), 0.1) for n in (50, 70, 81)],), {}, "nothing to align"),
+        (lambda: ([torch.full((1, n), 0.1) for n in (50, 70, 81)],), {"normalise": True}, "series 0 .* is constant"),
         (lambda: (torch.cat([bent(3), torch.ones(1, 1, 120)]),), {"normalise": True}, "series 3 .* is constant"),
         (lambda: ([torch.rand(1, 30), torch.rand(2, 30)],), {}, "same number of channels"),
         (lambda: ([torch.rand(1, 30, 30), torch.rand(1, 20, 20)],), {}, "resize the images"),

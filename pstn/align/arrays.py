@@ -105,7 +105,7 @@ def _check_finite(parts: list[Tensor]) -> None:
 def _normalised(x: Tensor) -> Tensor:
     axes = tuple(range(2, x.ndim))
     deviation = x.std(axes, correction=0, keepdim=True)
-    flat = (deviation < 1e-8 * (1 + x.abs().amax(axes, keepdim=True))).flatten(1)
+    flat = (deviation <= 2 * torch.finfo(x.dtype).eps * x.abs().amax(axes, keepdim=True)).flatten(1)
     if flat.all(1).any():
         where = int(flat.all(1).nonzero()[0])
         raise ValueError(f"series {where} (counted from 0) is constant: normalise=True divides by its deviation")

@@ -306,7 +306,7 @@ def align(
     labels, classes = groups(y, len(x))
     labels = labels.to(x.device)
     scale = float(x.var(dim=(0, *range(2, x.ndim)), correction=0).mean())
-    if not scale > 1e-12 * float(x.abs().max()) ** 2:
+    if scale <= (2 * torch.finfo(x.dtype).eps * float(x.abs().max())) ** 2:  # no more than rounding
         raise ValueError("all series are the same constant: there is nothing to align")
 
     factor = torch.linalg.cholesky(_covariance(family, length_scale)).to(x)
