@@ -46,7 +46,7 @@ class Sheet:
                 names = f"columns {', '.join(self.header)}" if self.header else f"{width} columns and no header"
                 raise ValueError(f"{self.source} has {names}; there is no column {label!r} (--label NAME or NUMBER)")
             return number % width if number >= 0 or len({len(row) for row in self.rows}) == 1 else number
-        known = [i for i, name in enumerate(self.header or ()) if name.strip().lower() in LABELS]
+        known = self.called(LABELS)
         left = [i for i in range(width) if i not in self.counting] or [0]
         words = [i for i in left if any(_is_word(row[i]) for row in self.rows)]
         if known or len(words) == 1:
@@ -60,7 +60,11 @@ class Sheet:
     @property
     def counting(self) -> list[int]:
         """The columns whose name says that they count or name the lines."""
-        return [i for i, name in enumerate(self.header or ()) if name.strip().lower() in COUNTS]
+        return self.called(COUNTS)
+
+    def called(self, names: Sequence[str]) -> list[int]:
+        """The columns with one of the names, in whatever case."""
+        return [i for i, name in enumerate(self.header or ()) if name.strip().lower() in names]
 
     def various(self, column: int) -> bool:
         """Whether a column has too many different values for labels: more than one in two lines."""
@@ -164,10 +168,10 @@ def unlabelled(path: StrPath, label: str, classes: Sequence[str], points: int) -
         points: How many points its series have.
     """
     sheet = read_sheet(path, label)
-    if sheet.header is not None:
-        return sheet.series(sheet.header.index(label) if label in sheet.header else None)
-    number = int(label) if label.lstrip("-").isdigit() else None
-    if number is None or any(not -len(row) <= number < len(row) for row in sheet.rows):
+    if named := [i for i, name in enumerate(sheet.header or ()) if name == label] or sheet.called(LABELS):
+        return sheet.series(named[0])
+    number = int(label) if label.lstrip("-").isdigit() else sheet.column(None)
+    if any(not -len(row) <= number < len(row) for row in sheet.rows):
         return sheet.series(None)
     widths = {len(row) for row in sheet.rows}
     cells = [tidy(row[number]) for row in sheet.rows]

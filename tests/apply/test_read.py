@@ -174,6 +174,19 @@ def test_sheets_as_programs_write_them(tmp_path, case):
     assert len(read_again(few, source.how, (1, 5), source.data.classes)) == 3, "few lines are no reason to doubt"
 
 
+@pytest.mark.parametrize("header", [None, "kind", "class", "Label"])
+@pytest.mark.parametrize("trained", [None, "kind", "class"])
+def test_labels_are_no_part_of_new_series_whatever_they_are_called(tmp_path, trained, header):
+    def written(name, first, labels=True):
+        rows = [[*([KINDS[i]] if labels else []), *VALUES[i]] for i in range(12)]
+        return sheet(tmp_path / name, first and [*([first] if labels else []), *"pqrst"], rows)
+
+    source = read(written("a.csv", trained), label=trained)
+    for file in (written("b.csv", header), written("c.csv", header, labels=False)):
+        inputs = [x for _, x in read_inputs(file, source.how, (1, 5), source.data.classes)]
+        assert torch.equal(torch.stack(inputs), source.data.x), file
+
+
 def test_none_is_a_class_among_labels_and_a_gap_among_numbers(tmp_path):
     source = read(write(tmp_path / "a.csv", "p,q,r,class\n1,2,3,none\n3,none,5,crack\n1,2,3,none\n3,4,5,crack\n"))
     assert source.data.classes == ("crack", "none")
