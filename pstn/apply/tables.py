@@ -120,7 +120,7 @@ def read_sheet(path: StrPath, label: str | None = None) -> Sheet:
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read: {error}; a quotation mark may be left open") from error
     rows = [[cell.strip() for cell in row] for row in split]
-    if separator == ";":  # where numbers have commas
+    if separator in (";", "\t"):  # where numbers may have commas
         rows = [
             [point if _is_word(cell) and not _is_word(point := cell.replace(",", ".")) else cell for cell in row]
             for row in rows

@@ -156,6 +156,7 @@ SHEETS = {  # header, cells, mark, where the labels are
     "numbered both ways": (["", *"012345"], lambda i: [i, *VALUES[i], KINDS[i]], ",", "5"),
     "numbers, labels last": (None, lambda i: [*VALUES[i], KINDS[i]], ",", "5"),
     "comma as point": (None, lambda i: [*(str(v).replace(".", ",") for v in VALUES[i]), f"k{KINDS[i]}"], ";", "5"),
+    "comma, tabs": (None, lambda i: [f"k{KINDS[i]}", *(str(v).replace(".", ",") for v in VALUES[i])], "\t", "0"),
 }
 
 
