@@ -131,7 +131,7 @@ def read_inputs(
     elif _ending(path) == ".ts" or _ending(path) in SHEETS:
         _check_kind(path, how, "series")
         if _ending(path) == ".ts":
-            series = parse_ts(path).series
+            series = parse_ts(path, labelled=False).series
         else:
             series = tables.unlabelled(path, str(how.get("label") or 0), classes, shape[1])
         cases = Cases(series, ["0"] * len(series), str(path))

@@ -49,8 +49,8 @@ def read_ts(
     return assemble(parse_ts(path), length=length, missing=missing, classes=classes, name=label)
 
 
-def parse_ts(path: StrPath) -> Cases:
-    """What a .ts file holds."""
+def parse_ts(path: StrPath, *, labelled: bool = True) -> Cases:
+    """What a .ts file holds; where it need not be labelled, its labels, if it has any, do not matter."""
     tags: dict[str, list[str]] = {}
     lines = enumerate(decoded(path).splitlines(), start=1)
     for _, line in lines:
@@ -63,17 +63,21 @@ def parse_ts(path: StrPath) -> Cases:
             break
     else:
         raise ValueError(f"{path} has no @data line: it is truncated or not a .ts file")
-    classes = _classes(path, tags)
+    if _true(tags.get("@timestamps", [])):
+        raise ValueError(f"{path} has time stamps, which are not supported; resample to even steps first")
+    classes = _classes(path, tags) if labelled else None
+    ends = labelled or any(_true(tags.get(tag, [])) for tag in ("@classlabel", "@targetlabel"))
 
     cases = Cases([], [], str(path), classes)
     for number, line in lines:
         if not line.strip() or line.startswith("#"):
             continue
         where = f"{path}, line {number}"
-        *channels, label = line.strip().split(":")
+        # without labels, a line may end with a colon or not
+        *channels, label = (line.strip() if ends else f"{line.strip().removesuffix(':')}:").split(":")
         if any("(" in channel for channel in channels):
             raise ValueError(f"{where} has time stamps, which are not supported; resample to even steps first")
-        if not channels or tidy(label).lower() in ("", "nan", "?"):
+        if not channels or (labelled and tidy(label).lower() in ("", "nan", "?")):
             raise ValueError(f"{where} has no label; expected channels and then a label, with colons between")
         cases.series.append([numbers(channel.split(","), where, unknown=("", "?")) for channel in channels])
         cases.labels.append(tidy(label))
@@ -86,8 +90,6 @@ def parse_ts(path: StrPath) -> Cases:
 
 
 def _classes(path: StrPath, tags: dict[str, list[str]]) -> tuple[str, ...] | None:
-    if _true(tags.get("@timestamps", [])):
-        raise ValueError(f"{path} has time stamps, which are not supported; resample to even steps first")
     if not _true(tags.get("@classlabel", [])):
         raise ValueError(f"{path} has no class labels (@classLabel true a b ...); only classification is supported")
     return class_order(tidy(label) for label in tags["@classlabel"][1:]) or None

@@ -244,6 +244,14 @@ def test_ts(tmp_path):
     assert any("1 missing values" in words for words in source.remarks)
 
 
+def test_ts_without_labels_is_predicted_too(tmp_path):
+    tags = {"@classLabel false": "", "@targetLabel false": ":", "@classLabel true a b": ":?", "@targetLabel true": ":1"}
+    for tag, label in tags.items():
+        file = write(tmp_path / "new.ts", f"{tag}\n@data\n1,2,3:4,5,6{label}\n3,2,1:6,5,4{label}\n")
+        found = [x.tolist() for _, x in read_inputs(file, {"kind": "series"}, (2, 3), ("no", "yes"))]
+        assert found == [[[1, 2, 3], [4, 5, 6]], [[3, 2, 1], [6, 5, 4]]], tag
+
+
 def write(path, text):
     path.write_text(text)
     return path
