@@ -172,6 +172,8 @@ def test_arrays_of_any_kind(x):
     found = align(x, **QUICK)
     assert torch.equal(align(x.numpy(), **QUICK).theta, found.theta)
     assert torch.equal(align(x[:, 0], **QUICK).theta, found.theta)
+    assert torch.equal(align(x.flip(-1).numpy()[..., ::-1], **QUICK).theta, found.theta)
+    assert torch.equal(align([one.astype(">f8") for one in x.numpy()], **QUICK).theta, found.theta)
     assert align((1000 * x).int().numpy(), **QUICK).aligned.dtype == torch.float32
     assert align(x.float(), **QUICK).theta.dtype == torch.float32
 

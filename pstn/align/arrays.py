@@ -87,6 +87,8 @@ def groups(y: Sequence[Hashable] | Tensor | np.ndarray | None, n: int) -> tuple[
 
 
 def _tensor(x: Any, device: torch.device | str | None) -> Tensor:
+    if isinstance(x, np.ndarray):  # a tensor cannot run backwards, or have its bytes in another order
+        x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
     tensor = torch.as_tensor(x)
     tensor = tensor.clone() if tensor.is_inference() else tensor  # no gradient goes past what inference mode made
     tensor = tensor if tensor.is_floating_point() else tensor.float()
