@@ -131,6 +131,21 @@ def sample(
     return result.to(x.dtype)
 
 
+def resized(x: Float[Tensor, "n c *space"], size: Sequence[int]) -> Float[Tensor, "n c *size"]:
+    """Inputs at another size: means over what each new point covers where they shrink, else linear interpolation.
+
+    Example:
+        >>> resized(torch.tensor([[[0.0, 2.0, 4.0, 6.0]]]), (2,))
+        tensor([[[1., 5.]]])
+    """
+    if tuple(x.shape[2:]) == tuple(size):
+        return x
+    if all(after <= before for before, after in zip(x.shape[2:], size, strict=True)):
+        return F.interpolate(x, tuple(size), mode="area")
+    grid = identity_grid(size, dtype=x.dtype, device=x.device)
+    return sample(x, grid.expand(len(x), *grid.shape), padding="border")
+
+
 def check_array(x: Tensor) -> None:
     """Raise unless ``x`` is a floating-point batch of series, images or volumes with something in it."""
     if x.ndim not in (3, 4, 5):

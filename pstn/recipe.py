@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pstn import nets
 from pstn.data import Data, Normalise
 from pstn.families import CPAB, Affine, Compose, Family
-from pstn.grid import Padding, identity_grid, sample
+from pstn.grid import Padding, resized
 from pstn.nets.scales import scales_classifier
 from pstn.objectives import elbo
 from pstn.posterior import Learned
@@ -174,21 +173,6 @@ def seen_size(size: Sequence[int]) -> tuple[int, ...]:
     """
     shrink = math.ceil(max(size) / (POINTS if len(size) == 1 else PIXELS))
     return tuple(math.ceil(n / shrink) for n in size)
-
-
-def resized(x: Float[Tensor, "n c *space"], size: Sequence[int]) -> Float[Tensor, "n c *size"]:
-    """Inputs at another size: means over what each new point covers where they shrink, else linear interpolation.
-
-    Example:
-        >>> resized(torch.tensor([[[0.0, 2.0, 4.0, 6.0]]]), (2,))
-        tensor([[[1., 5.]]])
-    """
-    if tuple(x.shape[2:]) == tuple(size):
-        return x
-    if all(after <= before for before, after in zip(x.shape[2:], size, strict=True)):
-        return F.interpolate(x, tuple(size), mode="area")
-    grid = identity_grid(size, dtype=x.dtype, device=x.device)
-    return sample(x, grid.expand(len(x), *grid.shape), padding="border")
 
 
 def warps(size: Sequence[int]) -> Family:

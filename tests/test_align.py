@@ -164,6 +164,7 @@ def test_series_of_different_lengths_are_read_on_their_own_axis(x):
     before, after = found.variance
     assert after < before / 50
     assert align(unequal, length=100, **QUICK).aligned.shape == (12, 1, 100)
+    torch.testing.assert_close(align(x, length=40, **QUICK).series, x.unflatten(2, (40, 3)).mean(-1))
     flat = align([one[0] for one in unequal], **QUICK)  # (time) is one channel
     assert torch.equal(flat.theta, align(unequal, **QUICK).theta)
 

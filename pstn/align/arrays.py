@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pstn.grid import identity_grid, sample
+from pstn.grid import identity_grid, resized, sample
 
 #: Series (n, time) or (n, channels, time), images (n, channels, height, width), volumes; or a list of series of
 #: different lengths, each (time) or (channels, time).
@@ -47,7 +47,7 @@ def read(
     _check_finite(parts)
     if size is None:
         size = max((part.shape[2:] for part in parts), key=math.prod)
-    x = torch.cat([resample(part, size) for part in parts]) if len(parts) > 1 else resample(parts[0], size)
+    x = torch.cat([resized(part, size) for part in parts]) if len(parts) > 1 else resized(parts[0], size)
     return (_normalised(x) if normalise else x), lengths
 
 

@@ -19,7 +19,7 @@ from pstn.data.folder import _files, opaque
 from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
 from pstn.data.ts import parse_ts
-from pstn.recipe import resized
+from pstn.grid import resized
 
 #: Images are brought to at most so many pixels a side, series to so many points, unless a size is asked for.
 PIXELS, POINTS = 64, 256

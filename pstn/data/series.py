@@ -8,11 +8,10 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from pstn.data.base import Data
 from pstn.data.labels import encode
-from pstn.grid import check_choice
+from pstn.grid import check_choice, resized
 
 #: How long the series shall be: as they are (all the same), as long as the longest, or so many points.
 Length = int | Literal["longest"] | None
@@ -81,7 +80,8 @@ def assemble(
     x = np.empty((len(cases.series), *channels, points), dtype=np.float32)
     for i, case in enumerate(cases.series):
         for j, channel in enumerate(case):
-            x[i, j] = _resample(_complete(channel, missing, f"{cases.source}, series {i}"), points)
+            complete = torch.from_numpy(_complete(channel, missing, f"{cases.source}, series {i}"))
+            x[i, j] = resized(complete[None, None], (points,))[0, 0]
     y, names = encode(cases.labels, cases.source, classes if classes is not None else cases.classes)
     return Data(torch.from_numpy(x), y, names, name)
 
@@ -99,12 +99,3 @@ def _complete(channel: np.ndarray, missing: Missing, where: str) -> np.ndarray:
         )
     time = np.arange(len(channel))
     return np.interp(time, time[~gaps], channel[~gaps])
-
-
-def _resample(channel: np.ndarray, points: int) -> np.ndarray:
-    if len(channel) == points:
-        return channel
-    if len(channel) > points:  # of noise, points in between would keep all, and frequencies turn into others
-        return F.adaptive_avg_pool1d(torch.from_numpy(channel)[None], points)[0].numpy()
-    old, new = ((np.arange(n) + 0.5) / n for n in (len(channel), points))
-    return np.interp(new, old, channel)

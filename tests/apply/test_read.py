@@ -9,7 +9,7 @@ from PIL import Image
 from pstn.apply import tables
 from pstn.apply.read import only, read, read_again, read_inputs
 from pstn.data import Data
-from pstn.recipe import resized
+from pstn.grid import resized
 
 
 def test_folders(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pstn.data import read_ts, read_tsv, ucr
-from pstn.recipe import resized
+from pstn.grid import resized
 
 TSV = "2\t0.5\t1.5\t-1e-3\n-1\t1\t2\t3\n2\t4\t5\t6\n"
 

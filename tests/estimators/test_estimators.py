@@ -403,6 +403,8 @@ def test_series_of_any_length_after_series_of_many_lengths():
         assert clf.predict([one[0, :length] for one in x]).shape == (24,), "all of one length, and another than before"
     assert clf.predict([x[0, 0, :17]]).shape == (1,)
     assert np.array_equal(clf.predict_proba([one[0] for one in x]), clf.predict_proba(x[:, 0]))
+    long, _ = series(length=300)
+    assert np.allclose(clf.predict_proba([one[0] for one in long]), clf.predict_proba(long)), "no point is skipped"
 
 
 def test_a_gpu_that_is_not_there_is_said(monkeypatch):
