@@ -15,8 +15,8 @@ from pstn.data.tsv import decoded
 
 #: What a column of labels is usually called.
 LABELS = ("label", "labels", "class", "target", "category", "y")
-#: What a column is called that counts or names the lines, and is no part of a series; pandas writes the first of them.
-COUNTS = ("", "unnamed: 0", "index", "id")
+#: What a column is called that counts, names or dates the lines, and is no part of a series; pandas writes the first.
+COUNTS = ("", "unnamed: 0", "index", "id", "time", "timestamp", "date", "datetime")
 _UNKNOWN = ("", "nan", "na", "?", "null")
 _MISSING = (*_UNKNOWN, "none")  # which is a class as good as any among labels: no gesture, no defect
 
@@ -59,7 +59,7 @@ class Sheet:
 
     @property
     def counting(self) -> list[int]:
-        """The columns whose name says that they count or name the lines."""
+        """The columns whose name says that they count, name or date the lines."""
         return self.called(COUNTS)
 
     def called(self, names: Sequence[str]) -> list[int]:
@@ -154,7 +154,7 @@ def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str, list[
     remarks = [f"Labels are in column {sheet.name_of(column)!r}."]
     if counting := [sheet.header[i] for i in sheet.counting if sheet.header and i != column]:
         names = ", ".join(map(repr, counting))
-        remarks.append(f"Column {names} numbers the lines and is left out.")
+        remarks.append(f"Column {names} numbers or dates the lines and is left out.")
     return Cases(sheet.series(column), labels, str(path)), sheet.name_of(column), remarks
 
 

@@ -152,12 +152,16 @@ KINDS = [f"{i % 2}" for i in range(12)]
 SHEETS = {  # header, cells, mark, where the labels are
     "numbered lines": (["id", *"abcde", "kind"], lambda i: [i, *VALUES[i], f"k{KINDS[i]}"], ",", "kind"),
     "as pandas writes": (["", *"01234", "label"], lambda i: [i, *VALUES[i], KINDS[i]], ",", "label"),
+    "dated lines": (["Timestamp", *"abcde", "class"], lambda i: [1.7e9 + i, *VALUES[i], KINDS[i]], ",", "class"),
+    "dates in words": (["date", "kind", *"abcde"], lambda i: [f"2026-01-{i}", KINDS[i], *VALUES[i]], ",", "kind"),
     "numbered columns": ([*"012345"], lambda i: [KINDS[i], *VALUES[i]], ",", "0"),
     "numbered both ways": (["", *"012345"], lambda i: [i, *VALUES[i], KINDS[i]], ",", "5"),
     "numbers, labels last": (None, lambda i: [*VALUES[i], KINDS[i]], ",", "5"),
     "comma as point": (None, lambda i: [*(str(v).replace(".", ",") for v in VALUES[i]), f"k{KINDS[i]}"], ";", "5"),
     "comma, tabs": (None, lambda i: [f"k{KINDS[i]}", *(str(v).replace(".", ",") for v in VALUES[i])], "\t", "0"),
 }
+
+LEFT_OUT = ("", "id", "Timestamp", "date")
 
 
 @pytest.mark.parametrize("case", SHEETS.values(), ids=SHEETS)
@@ -168,7 +172,7 @@ def test_sheets_as_programs_write_them(tmp_path, case):
     assert source.how["label"] == where
     assert np.allclose(source.data.x[:, 0], VALUES, atol=1e-6), "the series, and neither labels nor numbers of lines"
     assert [source.data.classes[i].removeprefix("k") for i in source.data.y] == KINDS
-    assert any("left out" in words for words in source.remarks) == (header is not None and header[0] in ("", "id"))
+    assert any("left out" in words for words in source.remarks) == (header is not None and header[0] in LEFT_OUT)
     inputs = [x for _, x in read_inputs(file, source.how, (1, 5), source.data.classes)]
     assert torch.equal(torch.stack(inputs), source.data.x)
     few = sheet(tmp_path / "few.csv", header, [cells(i) for i in range(3)], mark)
