@@ -127,7 +127,7 @@ def read_sheet(path: StrPath, label: str | None = None) -> Sheet:
         ]
     words = [cell for cell in rows[0] if _is_word(cell)]
     named = any(cell.lower() in LABELS or cell == label for cell in words)
-    header = rows[0] if len(words) > 1 or named or _counts(rows[0]) else None
+    header = rows[0] if len(words) > 1 or named or _counts([c for c in rows[0] if c not in words]) else None
     rest = rows if header is None else rows[1:]
     if not rest:
         raise ValueError(f"{path} has a header and nothing below it")

@@ -156,6 +156,7 @@ SHEETS = {  # header, cells, mark, where the labels are
     "dates in words": (["date", "kind", *"abcde"], lambda i: [f"2026-01-{i}", KINDS[i], *VALUES[i]], ",", "kind"),
     "numbered columns": ([*"012345"], lambda i: [KINDS[i], *VALUES[i]], ",", "0"),
     "numbered both ways": (["", *"012345"], lambda i: [i, *VALUES[i], KINDS[i]], ",", "5"),
+    "numbered columns, a name": ([*"01234", "kind"], lambda i: [*VALUES[i], f"k{KINDS[i]}"], ",", "kind"),
     "numbers, labels last": (None, lambda i: [*VALUES[i], KINDS[i]], ",", "5"),
     "comma as point": (None, lambda i: [*(str(v).replace(".", ",") for v in VALUES[i]), f"k{KINDS[i]}"], ";", "5"),
     "comma, tabs": (None, lambda i: [f"k{KINDS[i]}", *(str(v).replace(".", ",") for v in VALUES[i])], "\t", "0"),
