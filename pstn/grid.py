@@ -22,6 +22,8 @@ Mode = Literal["linear", "nearest"]
 
 #: positions are clamped here before they become integers: far outside is far outside
 FAR = 1e4
+#: a fill beyond this is no background, but a mark for what lies outside
+MARK = 1e3
 
 _TORCH_PADDING = {"fill": "zeros", "border": "border", "reflect": "reflection"}
 _TORCH_MODE = {"linear": "bilinear", "nearest": "nearest"}
@@ -112,9 +114,11 @@ def sample(
     values, where = x.to(work), points.to(work).clamp(-FAR, FAR)
 
     outside: Tensor | None = None
+    marks = isinstance(fill, (int, float)) and not abs(fill) <= MARK
     if padding == "fill" and not (isinstance(fill, (int, float)) and fill == 0):
         outside = background(fill, x, work).view(1, -1, *[1] * k)
-        values = values - outside
+        # beside a mark such as 1e9, what is in the picture has no digits, and beside NaN it is none
+        values = torch.cat([values, torch.ones_like(values[:, :1])], dim=1) if marks else values - outside
 
     # grid_sample knows 2-D and 3-D arrays; a series is an image of height one, looked at along its middle. Any number
     # of output axes fits in the last one.
@@ -125,9 +129,16 @@ def sample(
     result = F.grid_sample(
         values, where, mode=_TORCH_MODE[mode], padding_mode=_TORCH_PADDING[padding], align_corners=False
     )
-    result = result.reshape(x.shape[0], x.shape[1], *out)
+    result = result.reshape(x.shape[0], values.shape[1], *out)
     if outside is not None:
-        result = result + outside.reshape(1, -1, *[1] * len(out))
+        outside = outside.reshape(1, -1, *[1] * len(out))
+        if marks:
+            result, inside = result[:, :-1], result[:, -1:]
+            part = torch.where(inside < 1 - 1e-5, 1 - inside, 0)
+            mixed = result + part * outside if math.isfinite(fill) else outside
+            result = torch.where(part > 0, mixed, result)
+        else:
+            result = result + outside
     return result.to(x.dtype)
 
 

@@ -133,6 +133,21 @@ def test_fill_is_what_lies_outside_and_does_not_bleed_in():
     assert torch.allclose(out[0, :, :, 3:], fill.view(2, 1, 1).expand(2, 6, 3))
 
 
+@pytest.mark.parametrize("mark", [float("nan"), float("inf"), -1e9])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_a_mark_for_what_lies_outside_leaves_the_picture_as_it_is(mark, mode):
+    x, theta = torch.rand(2, 3, 7, 9), torch.tensor([[0.3, -0.2], [0.0, 0.1]], requires_grad=True)
+    marked, plain = (warp(x, Translation(), theta, fill=f, mode=mode) for f in (mark, 0.0))
+    inside = warp(torch.ones_like(x), Translation(), theta, mode=mode) > 0.999
+    assert torch.equal(marked[inside], plain[inside])
+    assert not torch.isclose(marked[~inside], plain[~inside]).any()
+    still = warp(x, Translation(), torch.zeros(2, 2), fill=mark, mode=mode)
+    torch.testing.assert_close(still, x, atol=1e-5, rtol=0)
+    if mode == "linear":
+        grads = [torch.autograd.grad(out[inside].sum(), theta)[0] for out in (marked, plain)]
+        torch.testing.assert_close(*grads)
+
+
 def test_antialiasing_averages_what_a_pixel_covers():
     x = torch.rand(1, 1, 64, 64)
     theta = Similarity().zeros(1)
