@@ -258,6 +258,17 @@ def settings(examples: int, ndim: int, *, warp: bool = True, steps: int | None =
     return paced(config)
 
 
+def share_of_steps(steps: int | None, examples: int, ndim: int) -> float:
+    """The steps of a training, as a share of those that :func:`settings` has for so many examples.
+
+    Example:
+        >>> share_of_steps(250, 100, 2), share_of_steps(None, 100, 2)
+        (0.25, 1.0)
+    """
+    usual = settings(examples, ndim).steps
+    return steps / usual if steps and usual else 1.0
+
+
 def paced(config: Train) -> Train:
     """The settings with a spread that can go as far in as many steps as they have.
 

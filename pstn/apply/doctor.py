@@ -11,10 +11,11 @@ from rich.console import Console
 
 from pstn.apply import measure
 from pstn.apply.files import ABOUT, LOG, load, read_log
-from pstn.apply.fit import device_of, unseen
+from pstn.apply.fit import SHORT, device_of, unseen
 from pstn.apply.read import read_again
 from pstn.apply.settings import Doctor
 from pstn.apply.wrong import BadInput, given
+from pstn.recipe import share_of_steps
 
 #: A transformer that moves points by less than this share of a pixel does nothing.
 STILL = 0.25
@@ -28,6 +29,7 @@ LOST, LOST_WITHOUT_BACKGROUND = 0.25, 0.5
 KNOWN, GAP = 0.99, 0.15
 #: An ECE below this does not matter, however certain it is.
 HONEST = 0.03
+CUT_SHORT = "training cut short"
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,28 @@ def doctor(settings: Doctor, console: Console) -> int:
             raise BadInput(f"{folder} {what}; expected a folder that pstn fit or pstn.train.fit wrote")
         header, history = read_log(folder)
         measured: Mapping[str, Any] = {}
+        examples = 0
         config, shape = header.get("config", {}), tuple(header.get("train", {}).get("shape", ())[1:])
         if (folder / ABOUT).exists():
             trained = load(folder, device=device_of(settings.device))
             measured, config, shape = trained.measured, trained.config, trained.shape
+            examples = trained.data.get("examples", 0)
             if settings.data is not None:
                 data = unseen(trained, read_again(settings.data, trained.data, trained.shape, trained.classes))
                 train = measured.get("train_accuracy")
                 measured = {**measure.measure(trained, data), **({} if train is None else {"train_accuracy": train})}
         elif settings.data is not None:
             raise BadInput(f"{folder} has no {ABOUT}, so its network cannot be built: --data needs a model folder")
-    found = examine(measured, history, config, shape)
+    found = examine(measured, history, config, shape, examples)
     for finding in found:
         console.print(f"[bold]{finding.name}[/bold]", highlight=False)
         console.print(f"  {finding.what}\n  {finding.advice}", markup=False, highlight=False, soft_wrap=True)
+    if examples and any(finding.name != CUT_SHORT for finding in found):
+        console.print(
+            "Names are those of pstn.train.Train and of the network's parts. pstn fit sets them by itself; "
+            "pstn.recipe.recipe(data) gives its network and settings, to be changed and trained in Python.",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
     if not measured:
         console.print(f"There is no {ABOUT} here: only the log was looked at.", highlight=False, soft_wrap=True)
     if not found:
@@ -80,6 +90,7 @@ def examine(
     history: Sequence[Mapping[str, Any]] = (),
     config: Mapping[str, Any] | None = None,
     shape: Sequence[int] = (),
+    examples: int = 0,
 ) -> list[Finding]:
     """What is wrong with a model, by what :func:`pstn.apply.measure.measure` found and by its log.
 
@@ -88,6 +99,7 @@ def examine(
         history: A record an epoch.
         config: The settings of the training.
         shape: One input's shape, (C, *space).
+        examples: How many it was trained on.
 
     Example:
         >>> [finding.name for finding in examine({"centre": 0.0, "spread": 0.0, "looks": True}, shape=(1, 28, 28))]
@@ -96,7 +108,20 @@ def examine(
     checks = (_collapse, _leaving, _spread, _strong, _calibration)
     settings = config or {}
     found = [check(measured, history, settings, max(shape[1:], default=32) / 2) for check in checks]
+    if examples and len(shape) > 1:
+        found.insert(0, _cut_short(measured, share_of_steps(settings.get("steps"), examples, len(shape) - 1)))
     return [finding for finding in found if finding is not None]
+
+
+def _cut_short(measured: Mapping[str, Any], share: float) -> Finding | None:
+    known = measured.get("train_accuracy")
+    if known is None or known >= KNOWN or share > SHORT:
+        return None
+    return Finding(
+        CUT_SHORT,
+        f"It was trained for {share:.0%} of the steps that so many examples ask for, and knows {known:.1%} of them.",
+        "Train longer: pstn fit --again with a longer --time, or none.",
+    )
 
 
 def _collapse(

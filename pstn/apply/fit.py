@@ -17,8 +17,7 @@ from pstn.apply.read import Source, is_nested, read
 from pstn.apply.settings import Fit, seconds
 from pstn.apply.wrong import BadInput, given
 from pstn.data import Data
-from pstn.recipe import Recipe, affordable, recipe, within
-from pstn.recipe import settings as full
+from pstn.recipe import Recipe, affordable, recipe, share_of_steps, within
 from pstn.train import Train
 from pstn.train import fit as train
 from pstn.train.log import fingerprint
@@ -26,6 +25,8 @@ from pstn.train.loop import CHECKPOINT
 
 #: How often training looks at validation data.
 GLANCES = 20
+#: Training for no more than this share of the usual steps is cut short.
+SHORT = 0.5
 
 
 def fit(settings: Fit, console: Console) -> Trained:
@@ -179,9 +180,8 @@ def _settled(config: Train, examples: int, device: torch.device) -> Train:
 
 def _short(config: Train, part: Data, asked: Fit) -> list[str]:
     """What must be said of a training that is cut short."""
-    usual = full(len(part), part.x.ndim - 2).steps or 1
-    share = (config.steps or usual) / usual
-    if asked.time is None or share > 0.5:
+    share = share_of_steps(config.steps, len(part), part.x.ndim - 2)
+    if asked.time is None or share > SHORT:
         return []
     return [f"That is {share:.0%} of the steps that so many examples ask for: more --time will give a better model."]
 

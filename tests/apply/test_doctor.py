@@ -55,6 +55,16 @@ def test_identity_collapse():
     assert "moves every input alike" in finding.what
 
 
+def test_training_cut_short():
+    """A tenth of the steps for so many examples, and most of these not known."""
+
+    def names(known, steps):
+        return [one.name for one in examine({"train_accuracy": known}, (), {"steps": steps}, SHAPE, 400)]
+
+    assert names(0.3, 200) == ["training cut short"]
+    assert names(0.3, 2000) == names(0.3, None) == names(1.0, 200) == []
+
+
 def test_inputs_leave_the_frame():
     away = aligning(trained(Point(), Translation()), 0.01)
     torch.nn.init.constant_(away.network.transformers[0].head.loc[-1].bias, 1.5)
