@@ -87,6 +87,15 @@ def test_files_stay_short():
     assert not long, long
 
 
+def test_no_helper_of_tests_has_the_name_of_a_folder_that_commands_make():
+    """ruff takes such a folder for the module, and sorts imports another way once `make demo` has made it."""
+    ignored = (ROOT.parent / ".gitignore").read_text().split()
+    made = {"models", *(line.strip("/") for line in ignored if line.startswith("/"))}
+    helpers = {p.stem for p in Path(__file__).parent.rglob("*.py")}
+    assert {"runs", "report"} <= made
+    assert not helpers & made
+
+
 def test_the_newest_changelog_entry_is_the_version():
     text = (ROOT.parent / "CHANGELOG.md").read_text()
     assert re.search(r"^## \[(\d[^\]]*)\]", text, re.MULTILINE).group(1) == pstn.__version__

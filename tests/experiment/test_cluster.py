@@ -1,7 +1,7 @@
 """Ray does what one process does, to the last digit, and a killed worker costs its own fleet alone."""
 
 import pytest
-from runs import TRIALS, essence
+from toy_runs import TRIALS, essence
 
 from pstn.experiment import Table, find, run
 from pstn.experiment.network import Network

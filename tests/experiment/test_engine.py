@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from rich.console import Console
-from runs import TRIALS, counting, essence, forbid, go
+from toy_runs import TRIALS, counting, essence, forbid, go
 
 import pstn.experiment.work as work
 from pstn.experiment import Experiment, Results, Split, Table, choose, compare, find, run_all

@@ -17,8 +17,8 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from runs import TRIALS, essence, go
 from torch import nn
+from toy_runs import TRIALS, essence, go
 from trials.shared import TRAIN, Few
 
 from pstn import STN

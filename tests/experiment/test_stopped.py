@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from runs import TRIALS, counting, essence, go
+from toy_runs import TRIALS, counting, essence, go
 
 import pstn.experiment.work as work
 from pstn.experiment import Results, Table, find, run_all
