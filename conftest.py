@@ -11,6 +11,9 @@ import hypothesis
 import pytest
 import torch
 
+#: Folders have one each: as modules to look for examples in, which they have not, they would be taken for one another.
+collect_ignore_glob = ["*conftest.py"]
+
 # How long a test takes says how busy the machine is.
 hypothesis.settings.register_profile("pstn", deadline=None)
 hypothesis.settings.load_profile("pstn")
