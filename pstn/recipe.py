@@ -111,8 +111,8 @@ def recipe(
     config = settings(len(data), len(size), warp=warp, steps=steps, seed=seed)
     if len(size) == 2:
         # Labels that are mostly one class have less to lose by a warp, and are half known before anything is learned: a
-        # spread would grow until the other classes are lost. Of six pairs of classes with 6 examples of the one, the
-        # square finds more than the factor alone. Series, whose weight is small, have a worse NLL with a smaller one.
+        # spread would grow until the other classes are lost (benchmarks/uneven.py). Series, whose weight is small, have
+        # a worse NLL with a smaller one.
         even = evenness(data.counts if counts is None else counts)
         config = replace(config, kl_weight=config.kl_weight * even**2)
     found = Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)), fill)
