@@ -26,6 +26,8 @@ from pstn.train.signals import Signals
 
 #: Seconds between two looks at what other processes report.
 LOOK = 0.2
+#: The process whose kernels go first where several share a GPU: it is given what all others would wait for in the end.
+FIRST = 0
 
 
 class Workers(Protocol):
@@ -207,6 +209,8 @@ def _begin(seat: int, reports: Any, others: int | None) -> None:
         # Or each would have as many threads, and as many processes to compile in, as there are cores for all.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // others))
+        # Read when the process first uses the GPU. 1 is "below normal"; there is nothing above normal.
+        os.environ.setdefault("CUDA_MPS_CLIENT_PRIORITY", "0" if seat == FIRST else "1")
     if reports is not None:
         reports.cancel_join_thread()  # a process may end with some of it not looked at
         _DISPLAY = Reported(seat, reports)

@@ -247,6 +247,16 @@ def test_those_who_share_a_gpu_share_the_cores(others):
     assert others is None or threads == max(1, (os.cpu_count() or 1) // others)
 
 
+@pytest.mark.parametrize(("others", "expected"), [(2, ["0", "1"]), (None, [None, None])])
+def test_on_a_shared_gpu_the_first_process_goes_before_the_others(others, expected):
+    """It is given what takes longest, which all others would wait for in the end."""
+    context, found = multiprocessing.get_context("spawn"), []
+    for seat in range(2):
+        with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(seat, None, others)) as pool:
+            found.append(pool.submit(os.getenv, "CUDA_MPS_CLIENT_PRIORITY").result())
+    assert found == expected
+
+
 @pytest.mark.parametrize(("placed", "expected"), [("cpu", 3), ("cuda", 1)])
 def test_a_job_has_its_own_threads_on_a_cpu_alone(monkeypatch, placed, expected):
     """There the last digits depend on them. Beside a GPU, sixteen processes of sixteen threads do nothing but wait."""
