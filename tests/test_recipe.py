@@ -84,13 +84,14 @@ def test_more_examples_get_more_steps():
     assert settings(100, 1).steps < settings(100, 2).steps
 
 
-def test_the_convolutions_of_images_have_their_channels_last_and_keep_them_so():
-    model = network((3, 32, 32), 4)
+@pytest.mark.parametrize(("side", "count"), [(12, 2), (32, 3), (80, 20)])
+def test_the_convolutions_of_images_have_their_channels_last_and_keep_them_so(side, count):
+    model = network((3, side, side), 4)
     again = copy.deepcopy(model)
     again.load_state_dict({name: value.contiguous() for name, value in model.state_dict().items()})
     for one in (model, again):
-        kernels = [p for p in one.parameters() if p.ndim == 4 and p.shape[1] > 1]
-        assert len(kernels) == 3
+        kernels = [p for p in one.parameters() if p.ndim == 4]
+        assert len(kernels) == count
         assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
 
 
