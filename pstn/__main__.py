@@ -176,7 +176,7 @@ def info() -> int:
 def _console() -> Console:
     """The terminal as wide as it is; a file or a pipe wide enough for a table."""
     console = Console()
-    return console if console.is_terminal else Console(width=100)
+    return console if console.is_terminal else Console(width=160)
 
 
 def _fail(message: str) -> int:
