@@ -60,7 +60,7 @@ class Recipe:
 
     def prepare(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *size"]:
         """Inputs of any size, ready for the network."""
-        return self.normalise(resized(x, self.size))
+        return self.normalise(resized(x, self.size)).float()
 
     def __str__(self) -> str:
         return "\n".join(self.understood)
@@ -116,7 +116,7 @@ def recipe(
         even = evenness(data.counts if counts is None else counts)
         config = replace(config, kl_weight=config.kl_weight * even**2)
     found = Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)), fill)
-    return found if time_budget is None else within(found, replace(data, x=normalise(x)), time_budget)
+    return found if time_budget is None else within(found, replace(data, x=normalise(x).float()), time_budget)
 
 
 def evenness(counts: Sequence[float]) -> float:

@@ -176,6 +176,8 @@ def test_arrays_of_any_kind(x):
     assert torch.equal(align(x.flip(-1).numpy()[..., ::-1], **QUICK).theta, found.theta)
     assert torch.equal(align([one.astype(">f8") for one in x.numpy()], **QUICK).theta, found.theta)
     assert align((1000 * x).int().numpy(), **QUICK).aligned.dtype == torch.float32
+    counts = ((1000 * x).long() + 1_700_000_000).numpy()  # whole numbers that float32 does not have
+    assert torch.equal(align(counts, **QUICK).aligned, align(counts.astype(np.float64), **QUICK).aligned)
     assert align(x.float(), **QUICK).theta.dtype == torch.float32
 
 

@@ -91,7 +91,9 @@ def _tensor(x: Any, device: torch.device | str | None) -> Tensor:
         x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
     tensor = torch.as_tensor(x)
     tensor = tensor.clone() if tensor.is_inference() else tensor  # no gradient goes past what inference mode made
-    tensor = tensor if tensor.is_floating_point() else tensor.float()
+    if not tensor.is_floating_point():
+        single, double = tensor.float(), tensor.double()  # counters may need more digits than float32 has
+        tensor = single if torch.equal(single.double(), double) else double
     return tensor.detach().to(device=device, dtype=torch.promote_types(tensor.dtype, torch.float32))
 
 

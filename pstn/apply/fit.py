@@ -54,7 +54,7 @@ def fit(settings: Fit, console: Console) -> Trained:
     budget = None if settings.time is None or unfinished else seconds(settings.time)
     found = recipe(part.to(device), seed=settings.seed)
     if budget is not None:  # by the inputs at the size that they are trained on, which may be larger than the recipe's
-        found = within(found, part.to(device).normalised(found.normalise), budget)
+        found = within(found, _ready(part.to(device), found), budget)
     config = Train(**unfinished.config) if unfinished else _settled(found.config, len(part), device)
     words = [*found.understood[:1], *source.remarks, *found.understood[1:], *_short(config, part, settings)]
     if unfinished:  # as it was begun: the time it was given is not asked for again
@@ -84,8 +84,8 @@ def fit(settings: Fit, console: Console) -> Trained:
     trained.save(folder, weights=False)
     run = train(
         found.model,
-        part.normalised(found.normalise),
-        held.normalised(found.normalise),
+        _ready(part, found),
+        _ready(held, found),
         config,
         directory=folder,
         resume=not settings.again,
@@ -178,6 +178,11 @@ def _settled(config: Train, examples: int, device: torch.device) -> Train:
     return replace(config, validate_every=max(1, epochs // GLANCES), accelerator=kind, checkpoint_every=10.0)
 
 
+def _ready(data: Data, found: Recipe) -> Data:
+    """Data as it goes into the network, at its own size, which may be larger than the recipe's."""
+    return replace(data, x=found.normalise(data.x).float())
+
+
 def _short(config: Train, part: Data, asked: Fit) -> list[str]:
     """What must be said of a training that is cut short."""
     share = share_of_steps(config.steps, len(part), part.x.ndim - 2)
@@ -188,7 +193,7 @@ def _short(config: Train, part: Data, asked: Fit) -> list[str]:
 
 def _minutes(found: Recipe, part: Data, config: Train, done: int) -> str:
     """How long the rest of the training takes, in words: a few steps are timed."""
-    rate = affordable(found.model, part.normalised(found.normalise), replace(config, steps=10**9), 100.0) / 100
+    rate = affordable(found.model, _ready(part, found), replace(config, steps=10**9), 100.0) / 100
     took = max((config.steps or 0) - done, 0) / rate
     if took < 90:
         return f"{took:.0f} second{'' if round(took) == 1 else 's'}"
@@ -226,7 +231,7 @@ def _tell(console: Console, trained: Trained, folder: Path) -> None:
 
 def _print(data: Data) -> dict[str, Any]:
     """A checksum of labels and inputs, whatever the data is called."""
-    found = fingerprint(data) or {}
+    found = fingerprint(replace(data, x=data.x.float())) or {}
     return {key: found[key] for key in ("shape", "crc32")}
 
 

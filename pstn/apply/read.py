@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn.apply import tables
-from pstn.data import Data, from_arrays, read_folder, read_image, read_npz, read_ts
+from pstn.data import Data, from_arrays, read_folder, read_image, read_npz
 from pstn.data.folder import _files, opaque
 from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
@@ -35,7 +35,7 @@ class Source:
     """Data as it was read.
 
     Arguments:
-        data: The examples, not normalised.
+        data: The examples, not normalised: series in float64, to keep small changes of large numbers until they are.
         validation: Those that were set apart by whoever made the data; None where there are none.
         how: What it takes to read more like them: kind, size, colour, label.
         remarks: What was done to them, a sentence each.
@@ -101,11 +101,11 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
         found = read_arrays(path)
         split = next((name for name in MEASURED if "x" not in found and f"x_{name}" in found), None)
         x = found.get(f"x_{split}" if split else "x", np.empty(0))
-        data = read_npz(path, split, layout=_layout(x, how))
+        data = read_npz(path, split, layout=_layout(x, how), double=True)
         return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
     _check_kind(path, how, "series")
     cases = parse_ts(path) if _ending(path) == ".ts" else tables.labelled(path, how.get("label"))[0]
-    data = assemble(cases, length=shape[1], missing="interpolate", name=path.name.partition(".")[0])
+    data = assemble(cases, length=shape[1], missing="interpolate", name=path.name.partition(".")[0], double=True)
     return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
 
 
@@ -126,7 +126,8 @@ def read_inputs(
         x = arrays.get("x", arrays.get("x_test"))
         if x is None:
             raise ValueError(f"{path} has {', '.join(sorted(arrays)) or 'nothing'}; expected an array x")
-        data = from_arrays(x, np.zeros(len(x), dtype=np.int64), layout=_layout(x, how), name=str(path))
+        y = np.zeros(len(x), dtype=np.int64)
+        data = from_arrays(x, y, layout=_layout(x, how), name=str(path), double=True)
         yield from _numbered(path, _fitted(data.x, how, shape, path))
     elif _ending(path) == ".ts" or _ending(path) in SHEETS:
         _check_kind(path, how, "series")
@@ -135,7 +136,8 @@ def read_inputs(
         else:
             series = tables.unlabelled(path, str(how.get("label") or 0), classes, shape[1])
         cases = Cases(series, ["0"] * len(series), str(path))
-        yield from _numbered(path, _fitted(assemble(cases, length=shape[1], missing="interpolate").x, how, shape, path))
+        data = assemble(cases, length=shape[1], missing="interpolate", double=True)
+        yield from _numbered(path, _fitted(data.x, how, shape, path))
     else:
         _check_pictures(path, how, shape)
         yield str(path), read_image(path, size=(shape[1], shape[2]), colour=shape[0] == 3)
@@ -211,10 +213,10 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     if len(shape) > 4 or "D" in (layout or ""):
         raise ValueError(f"{path} has examples of shape {shape[1:]}, volumes; expected series or images")
     try:
-        data = read_npz(path, split, layout=layout, name=path.stem)
+        data = read_npz(path, split, layout=layout, name=path.stem, double=True)
     except ValueError as error:  # the reader speaks of its arguments, and here they are options
         raise ValueError(str(error).replace("layout= one of", "with --layout, one of")) from error
-    held = None if other is None else read_npz(path, other, layout=layout)
+    held = None if other is None else read_npz(path, other, layout=layout, double=True)
     images = data.x.ndim == 4
     remarks = [f"x_{other} is for validation."] if other else []
     if size is None and not images and data.x.shape[2] > POINTS:
@@ -261,10 +263,7 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     gaps = sum(int(np.isnan(channel).sum()) for case in cases.series for channel in case)
     if gaps:
         remarks.append(f"{gaps} missing values are interpolated.")
-    if _ending(path) == ".ts":
-        data = read_ts(path, length=points, missing="interpolate", name=name)
-    else:
-        data = assemble(cases, length=points, missing="interpolate", name=name)
+    data = assemble(cases, length=points, missing="interpolate", name=name, double=True)
     return Source(data, None, how, tuple(remarks))
 
 

@@ -99,7 +99,7 @@ def _calibration(made: Page, trained: Trained, p: Predictive, data: Data) -> Non
     made.section("Is 80 % right eight times in ten?")
     tables = {"averaged over draws": reliability(p.probs, data.y)}
     if len(trained.network.transformers):
-        once = predict(trained.network, trained.normalise(data.x), samples=0, batch_size=64)
+        once = predict(trained.network, trained.prepare(data.x), samples=0, batch_size=64)
         tables["one look"] = reliability(once.probs, data.y)
     made.figure(
         lambda: figures.reliability_diagram(tables),

@@ -25,10 +25,11 @@ def from_arrays(
     layout: Layout | None = None,
     classes: Sequence[str] | None = None,
     name: str = "arrays",
+    double: bool = False,
 ) -> Data:
     """A data set of an array of examples and an array of labels.
 
-    Values of uint8 are divided by 255; all others are taken as they are.
+    Images and volumes of uint8 are divided by 255; all other values are taken as they are.
 
     Arguments:
         x: The examples, two to five axes, the examples first.
@@ -37,9 +38,10 @@ def from_arrays(
         classes: The names of the classes in order: integers in ``y`` count them from 0, words are looked up. By default
             the classes are what is found in ``y``.
         name: What to call the set.
+        double: Keep small changes of large numbers in series, in float64.
 
     Returns:
-        A data set (N, C, *space) in float32.
+        A data set (N, C, *space) in float32, unless it is series in double.
 
     Example:
         >>> from_arrays(np.zeros((2, 5, 6, 3), np.uint8), np.array([1, 4]))
@@ -55,8 +57,9 @@ def from_arrays(
     x = x.transpose([layout.index(axis) for axis in "NCDHWL" if axis in layout])
     if "C" not in layout:
         x = x[:, None]
-    values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-    if x.dtype == np.uint8:
+    images = "H" in layout
+    values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64 if double and not images else np.float32))
+    if x.dtype == np.uint8 and images:
         values /= 255
     if classes is not None and y.dtype.kind in "iu":
         return Data(values, torch.from_numpy(y.astype(np.int64)), tuple(classes), name)

@@ -67,7 +67,7 @@ class PSTNTimeSeriesClassifier(Base):
             self.n_features_in_ = x.shape[-1]
         elif count != self.channels_:
             raise ValueError(f"X has {count} channels; the estimator was fitted with {self.channels_}")
-        return x.float()
+        return x
 
     def _shaped(self, x: Tensor, X: Any) -> np.ndarray:
         flat = not _uneven(X) and getattr(X, "ndim", 2) == 2

@@ -74,6 +74,23 @@ def test_series_from_a_csv(capsys, tmp_path):
     assert width(tmp_path / "p.png") > 500
 
 
+def test_series_far_from_zero(capsys, tmp_path):
+    """A counter of seconds, or a pressure: what is to be seen is a small part of the values."""
+    x, y = read(series_csv(tmp_path / "near.csv")).data.x.numpy(), np.arange(24) % 2
+    np.savez(tmp_path / "far.npz", x=x[:, 0] + 1.7e9 + y[:, None], y=y)
+    code, _, err = call(capsys, "fit", tmp_path / "far.npz", "--out", tmp_path / "m", "--time", "2s")
+    assert code == 0, err
+    np.savetxt(tmp_path / "far.csv", np.column_stack([y, x[:, 0] + 1.7e9 + y[:, None]]), fmt="%.4f", delimiter=",")
+    asked = {}
+    for file in ("far.npz", "far.csv"):
+        asked[file] = call(capsys, "predict", tmp_path / "m", tmp_path / file, "--csv")[1].replace(file, "")
+    assert asked["far.npz"] == asked["far.csv"]
+    trained, data = load(tmp_path / "m"), read(tmp_path / "far.csv").data
+    assert float((trained.predict(data.x).labels == data.y).float().mean()) > 0.9
+    _, out, _ = call(capsys, "report", tmp_path / "m", tmp_path / "far.npz")
+    assert "measured on the 5 of its 24 examples" in " ".join(out.split())
+
+
 def test_predict_is_the_same_in_all_its_forms(capsys, pictures, model, tmp_path):
     files = sorted((pictures / "lying").iterdir())[:3]
     _, lines, _ = call(capsys, "predict", model, *files, "--jsonl")

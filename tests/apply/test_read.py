@@ -83,7 +83,7 @@ def test_long_series_are_the_same_whatever_file_they_come_in(tmp_path, size):
     found = [read(tmp_path / name, size=size) for name in ("a.npz", "a.csv")]
     assert found[0].data.x.shape == (6, 1, size or 256)
     for other in (found[1], found[0]):
-        assert torch.allclose(other.data.x, resized(torch.from_numpy(x[:, None]).float(), (size or 256,)), atol=1e-5)
+        assert torch.allclose(other.data.x, resized(torch.from_numpy(x[:, None]), (size or 256,)), atol=1e-5)
         assert any(f"Resampled to {size or 256} points" in words for words in other.remarks)
     for name in ("a.npz", "a.csv"):
         again = read_again(tmp_path / name, found[1].how, (1, size or 256), found[1].data.classes)

@@ -53,11 +53,12 @@ def test_layouts_that_are_not_plain_must_be_given(shape):
         from_arrays(np.zeros(shape), Y)
 
 
-def test_only_bytes_are_scaled():
-    values = np.array([[0, 51, 255]] * 4)
-    assert torch.allclose(from_arrays(values.astype(np.uint8), Y).x[0, 0], torch.tensor([0, 0.2, 1]))
-    assert from_arrays(values, Y).x[0, 0].tolist() == [0, 51, 255]
-    assert from_arrays(values > 50, Y).x[0, 0].tolist() == [0, 1, 1]
+def test_only_bytes_of_images_are_scaled():
+    values = np.array([[[0, 51, 255]]] * 4)
+    assert torch.allclose(from_arrays(values.astype(np.uint8), Y).x[0, 0, 0], torch.tensor([0, 0.2, 1]))
+    assert from_arrays(values, Y, layout="NHW").x[0, 0, 0].tolist() == [0, 51, 255]
+    assert from_arrays(values > 50, Y, layout="NHW").x[0, 0, 0].tolist() == [0, 1, 1]
+    assert from_arrays(values[:, 0].astype(np.uint8), Y).x[0, 0].tolist() == [0, 51, 255], "series as other files say"
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_without_warps_it_is_a_plain_network():
     plain = PSTNTimeSeriesClassifier(warp=False, max_steps=STEPS, random_state=0).fit(x, y)
     assert plain.score(x, y) > 0.9
     assert not plain.predictive(x).mutual_information.any()
-    assert np.array_equal(plain.transform(x), x.astype(np.float32))
+    assert np.array_equal(plain.transform(x), x)
     with pytest.raises(ValueError, match="no warps"):
         plain.pose(x)
 
@@ -330,6 +330,16 @@ def test_series_come_in_many_forms():
     for form in (x[:, 0], list(x), x.tolist(), np.ascontiguousarray(x, dtype=np.float32)):
         np.testing.assert_allclose(estimator.predict_proba(form), expected, atol=1e-6)
     assert estimator.transform(x[:, 0]).shape == x[:, 0].shape
+
+
+def test_how_far_series_are_from_zero_does_not_matter(tmp_path):
+    x, y = series()
+    far = PSTNTimeSeriesClassifier(max_steps=STEPS, early_stopping=True, random_state=0).fit(x + 1.7e9, y)
+    assert far.score(x + 1.7e9, y) > 0.9
+    assert np.std(far.transform(x + 1.7e9) - 1.7e9) == pytest.approx(np.std(x), rel=0.1)
+    far.save(tmp_path / "far.safetensors")
+    again = PSTNTimeSeriesClassifier.load(tmp_path / "far.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(x + 1.7e9), far.predict_proba(x + 1.7e9))
 
 
 def test_series_of_different_lengths_and_several_channels():
