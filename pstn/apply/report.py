@@ -87,7 +87,8 @@ def page(trained: Trained, data: Data, samples: int = 16) -> Page:
 
 def _findings(made: Page, trained: Trained, measured: dict) -> None:
     history = read_log(trained.folder)[1] if trained.folder else []
-    found = examine({**trained.measured, **measured}, history, trained.config, trained.shape)
+    examples = trained.data.get("examples", 0)
+    found = examine({**trained.measured, **measured}, history, trained.config, trained.shape, examples)
     made.section("What the doctor says")
     for finding in found:
         made.text(f"{finding.what} {finding.advice}")

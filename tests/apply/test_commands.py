@@ -192,6 +192,19 @@ def test_report_is_one_page(capsys, pictures, model, tmp_path):
     assert "http" not in html.partition("<body>")[2].replace("http://www.w3.org", "")
 
 
+def test_a_report_says_what_the_doctor_says(capsys, pictures, model, tmp_path):
+    short = shutil.copytree(model, tmp_path / "short")
+    about = json.loads((short / ABOUT).read_text())
+    about["config"]["steps"] = 10
+    about["measured"]["train_accuracy"] = 0.5
+    (short / ABOUT).write_text(json.dumps(about))
+    _, said, _ = call(capsys, "doctor", short)
+    assert call(capsys, "report", short, pictures, "--out", tmp_path / "r.html")[0] == 0
+    found = [line.strip() for line in said.splitlines() if "of the steps that so many examples ask for" in line]
+    assert len(found) == 1
+    assert found[0] in (tmp_path / "r.html").read_text()
+
+
 def test_a_report_on_the_training_data_is_about_what_was_set_apart(capsys, pictures, model, tmp_path):
     code, out, err = call(capsys, "report", model, pictures, "--out", tmp_path / "r.html")
     assert code == 0, err
