@@ -109,6 +109,14 @@ def test_every_finding_says_what_to_change():
     assert "now 0.1" in found[0].advice
 
 
+def test_series_have_points_and_images_pixels():
+    ill = {"looks": True, "centre": 0.0, "spread": 0.0}
+    for shape, unit, other in ((SHAPE, "pixels", "points"), ((1, 128), "points", "pixels")):
+        said = [one.what.removeprefix("The transformer moves points") for one in examine(ill, shape=shape)]
+        assert len(said) == 2
+        assert all(unit in what and other not in what for what in said)
+
+
 def test_content_that_is_lost():
     x, shifts = blobs(2), torch.tensor([0.0, 2 / 3, 1.0, 1.5])  # the square reaches from -1/3 to 1/3
     kept = [1 - lost(x, Translation(), torch.tensor([[[s, 0.0]] * 2]), 0.0) for s in shifts.tolist()]
