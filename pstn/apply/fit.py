@@ -18,6 +18,7 @@ from pstn.apply.settings import Fit, seconds
 from pstn.apply.wrong import BadInput, given
 from pstn.data import Data
 from pstn.recipe import Recipe, affordable, recipe, share_of_steps, within
+from pstn.report.units import rounded
 from pstn.train import Train
 from pstn.train import fit as train
 from pstn.train.log import fingerprint
@@ -224,7 +225,7 @@ def _say(console: Console, words: list[str], part: Data, held: Data, took: str, 
 def _tell(console: Console, trained: Trained, folder: Path) -> None:
     measured = trained.measured
     lines = [f"{name}: {value}" for name, value in measure.facts(measured).items()]
-    lines += [f"learned {row['name']}: ± {row['value']:.2g} {row['unit']}" for row in measured.get("strength", ())]
+    lines += [f"learned {row['name']}: ± {rounded(row['value'])} {row['unit']}" for row in measured.get("strength", ())]
     lines += [f"next: pstn predict {folder} FILES...   pstn report {folder} DATA   pstn doctor {folder}"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

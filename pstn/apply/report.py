@@ -20,6 +20,7 @@ from pstn.metrics import reliability
 from pstn.report import figures
 from pstn.report.page import Page
 from pstn.report.table import Column, Table
+from pstn.report.units import rounded
 from pstn.uncertainty import risk_coverage
 
 #: Inputs shown in each picture.
@@ -139,7 +140,7 @@ def _least_sure(made: Page, trained: Trained, p: Predictive, data: Data) -> None
 
 def _warps(made: Page, trained: Trained, measured: dict) -> None:
     made.section("What it expects to vary")
-    rows = [[row["name"], f"± {row['value']:.3g} {row['unit']}"] for row in measured.get("strength", ())]
+    rows = [[row["name"], f"± {rounded(row['value'], 3)} {row['unit']}"] for row in measured.get("strength", ())]
     if not rows:
         made.text("This network has no transformer.")
         return

@@ -7,6 +7,7 @@ import torch
 
 from pstn import STN, Affine, Gaussian, Learned, Point, Similarity, nets
 from pstn.apply import Trained, examine
+from pstn.apply.card import card
 from pstn.apply.measure import chance_ece, lost, measure, poses, scores, strength
 from pstn.data import Data, Normalise
 from pstn.families import CPAB, Compose, Translation
@@ -138,6 +139,12 @@ def test_strength_in_plain_units():
     both = strength(Compose(Affine(1), CPAB(4)), torch.randn(8, 4, 5), (50,))
     assert [row["name"] for row in both] == ["stretch", "shift", "smooth distortion"]
     assert {row["unit"] for row in both} == {"%", "points"}
+
+
+def test_wide_warps_are_written_out():
+    row = {"name": "stretch", "value": 1327.0, "unit": "%"}
+    about = {"data": {}, "shape": SHAPE, "classes": [], "measured": {"strength": [row]}}
+    assert "| stretch | ± 1330 % |" in card(about)
 
 
 def test_what_is_measured_is_plain_numbers():
