@@ -15,8 +15,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, column_or_1d
 from torch import Tensor
 
 from pstn.data import Data, Normalise
@@ -104,6 +105,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
             The estimator itself.
         """
         x = self._read(X, fitting=True)
+        self.rows_ = self._shaped(x[:1], X).ndim == 2
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         if len(y) != len(x):
@@ -241,6 +243,12 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
                 means.append(mean)
                 spreads.append((likely * (theta[:, None] - mean).square()).sum(0).sqrt())
         return Pose(family.names, torch.cat(means).numpy(), torch.cat(spreads).numpy())
+
+    @available_if(lambda self: getattr(self, "rows_", True))
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """What the columns of aligned rows are called: as those that came in; not for arrays of more axes."""
+        check_is_fitted(self, "recipe_")
+        return _check_feature_names_in(self, input_features)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to one safetensors file: weights and JSON, nothing pickled.

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -73,6 +74,19 @@ def test_pipelines_and_grid_search():
 
 
 # --- what is learned ---
+
+
+@cases
+def test_aligned_rows_are_tables_where_tables_are_asked_for(make, data):
+    pandas = pytest.importorskip("pandas")
+    x, y = data()
+    rows = pandas.DataFrame(x.reshape(len(x), -1), index=range(100, 100 + len(x))).add_prefix("p")
+    line = make_pipeline(StandardScaler(), make(max_steps=2, samples=1)).set_output(transform="pandas").fit(rows, y)
+    aligned = line.transform(rows)
+    assert list(aligned.columns) == list(rows.columns)
+    assert list(aligned.index) == list(rows.index)
+    with config_context(transform_output="pandas"):
+        assert make(max_steps=2, samples=1).fit(x, y).transform(x).shape == x.shape, "no table has three axes"
 
 
 def test_it_learns(fitted):
