@@ -105,7 +105,7 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
         return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
     _check_kind(path, how, "series")
     cases = parse_ts(path) if _ending(path) == ".ts" else tables.labelled(path, how.get("label"))[0]
-    data = assemble(cases, length=shape[1], missing="interpolate", name=path.name.partition(".")[0], double=True)
+    data = assemble(cases, length=shape[1], missing="interpolate", name=_name(path), double=True)
     return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
 
 
@@ -213,7 +213,7 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     if len(shape) > 4 or "D" in (layout or ""):
         raise ValueError(f"{path} has examples of shape {shape[1:]}, volumes; expected series or images")
     try:
-        data = read_npz(path, split, layout=layout, name=path.stem, double=True)
+        data = read_npz(path, split, layout=layout, name=_name(path), double=True)
     except ValueError as error:  # the reader speaks of its arguments, and here they are options
         raise ValueError(str(error).replace("layout= one of", "with --layout, one of")) from error
     held = None if other is None else read_npz(path, other, layout=layout, double=True)
@@ -240,7 +240,6 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
 
 
 def _read_series(path: Path, size: int | None, label: str | None) -> Source:
-    name = path.name.partition(".")[0]
     how: dict[str, Any] = {"kind": "series"}
     remarks: list[str]
     if _ending(path) == ".ts":
@@ -263,7 +262,7 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     gaps = sum(int(np.isnan(channel).sum()) for case in cases.series for channel in case)
     if gaps:
         remarks.append(f"{gaps} missing values are interpolated.")
-    data = assemble(cases, length=points, missing="interpolate", name=name, double=True)
+    data = assemble(cases, length=points, missing="interpolate", name=_name(path), double=True)
     return Source(data, None, how, tuple(remarks))
 
 
@@ -359,6 +358,11 @@ def is_nested(path: Path) -> bool:
 def _ending(path: Path) -> str:
     """The ending, without that of a packed file."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+
+
+def _name(path: Path) -> str:
+    """The file's name without its endings."""
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
 
 
 def _endings() -> set[str]:

@@ -132,6 +132,17 @@ def test_csv_with_the_label_last(tmp_path, header):
         assert torch.equal(torch.stack([x for _, x in inputs]), source.data.x), one
 
 
+@pytest.mark.parametrize("name", ["site 3.2026.csv", "site 3.2026.csv.gz", "site 3.2026.npz"])
+def test_points_in_names_are_no_endings(tmp_path, name):
+    """The model's folder is called so: those of 2025 and 2026 are two."""
+    x, y = np.arange(12.0).reshape(4, 3), np.arange(4) % 2
+    if name.endswith("npz"):
+        np.savez(tmp_path / name, x=x, y=y)
+    else:
+        np.savetxt(tmp_path / name, np.column_stack([y, x]), delimiter=",")
+    assert read(tmp_path / name).data.name == "site 3.2026"
+
+
 def test_csv_of_numbers_has_its_label_first(tmp_path):
     (tmp_path / "a.tsv").write_text("1\t0.5\t0.25\t4\n2\t1\t2\t3\n1\t0\t1\t\n2\t5\t6\t7\n")
     source = read(tmp_path / "a.tsv", size=6)
