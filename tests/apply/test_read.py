@@ -204,6 +204,21 @@ def test_labels_are_no_part_of_new_series_whatever_they_are_called(tmp_path, tra
         assert torch.equal(torch.stack(inputs), source.data.x), file
 
 
+def test_remarks_above_a_table_are_none_of_its_lines(tmp_path):
+    values = np.column_stack([VALUES, np.arange(12) % 2])
+    np.savetxt(tmp_path / "a.csv", values, delimiter=",", header="logger 3, started on Monday\np,q,r,s,t,label")
+    source = read(tmp_path / "a.csv")
+    assert source.how["label"] == "label"
+    assert np.allclose(source.data.x[:, 0], VALUES)
+    inputs = [x for _, x in read_inputs(tmp_path / "a.csv", source.how, (1, 5), source.data.classes)]
+    assert torch.equal(torch.stack(inputs), source.data.x)
+    write(tmp_path / "b.csv", "# logger 3\n#\na,1,2\nb,x,3\n")
+    with pytest.raises(ValueError, match="line 4 has 'x'"):
+        read(tmp_path / "b.csv")
+    assert read(write(tmp_path / "c.csv", "#1,1,2\n#1,3,4\n#2,1,2\n#2,5,6\n")).data.counts == (2, 2)
+    assert read(write(tmp_path / "d.csv", "#1,1,2\n#1,3,4\n2,1,2\n2,5,6\n")).data.counts == (2, 2)
+
+
 def test_none_is_a_class_among_labels_and_a_gap_among_numbers(tmp_path):
     source = read(write(tmp_path / "a.csv", "p,q,r,class\n1,2,3,none\n3,none,5,crack\n1,2,3,none\n3,4,5,crack\n"))
     assert source.data.classes == ("crack", "none")
