@@ -90,15 +90,18 @@ def fit(settings: Fit, console: Console) -> Trained:
         config,
         directory=folder,
         resume=not settings.again,
+        seconds=None if settings.time is None else seconds(settings.time),
     )
     measured = measure.measure(trained, held)
     seen = trained.predict(part.x[:: max(1, len(part) // 1000)])
     measured["train_accuracy"] = float((seen.labels == part.y[:: max(1, len(part) // 1000)]).float().mean())
-    trained = replace(trained, measured=measured, finished=True, folder=folder, data={**about, "seconds": run.seconds})
+    about |= {"seconds": run.seconds}
+    taken = {**trained.config, "steps": run.steps}
+    trained = replace(trained, measured=measured, finished=True, folder=folder, data=about, config=taken)
     found.model.cpu().eval()
     trained.save(folder)
     (folder / CHECKPOINT).unlink(missing_ok=True)  # it is finished: there is nothing to go on from
-    _tell(console, trained, folder)
+    _tell(console, trained, folder, config.steps or 0)
     return trained
 
 
@@ -222,9 +225,10 @@ def _say(console: Console, words: list[str], part: Data, held: Data, took: str, 
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def _tell(console: Console, trained: Trained, folder: Path) -> None:
-    measured = trained.measured
-    lines = [f"{name}: {value}" for name, value in measure.facts(measured).items()]
+def _tell(console: Console, trained: Trained, folder: Path, planned: int) -> None:
+    measured, taken = trained.measured, trained.config["steps"]
+    lines = [f"There was time for {taken} of the {planned} steps."] if taken < planned else []
+    lines += [f"{name}: {value}" for name, value in measure.facts(measured).items()]
     lines += [f"learned {row['name']}: ± {rounded(row['value'])} {row['unit']}" for row in measured.get("strength", ())]
     lines += [f"next: pstn predict {folder} FILES...   pstn report {folder} DATA   pstn doctor {folder}"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

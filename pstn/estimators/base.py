@@ -148,11 +148,22 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         rows = torch.arange(len(data), device=device)
         prepared = Data(data.x, rows, tuple(str(i) for i in range(len(data))), "data")
         held_x, held_y, held_weight = (v.to(device) for v in (found.prepare(x[kept]), labels[kept], weights[kept]))
-        progress = Progress(self, config, held_x, held_y, held_weight, len(data), start)
+        progress = Progress(self, config, held_x, held_y, held_weight, len(data))
         bound = Bound(data.y, weights[~kept].to(device), config)
         self.stopped_ = "the planned steps are taken"
         try:
-            fit(found.model, prepared, config=config, loss=bound, progress=self.verbose > 0, on_epoch=progress)
+            left = None if self.time_budget is None else self.time_budget - (time.perf_counter() - start)
+            run = fit(
+                found.model,
+                prepared,
+                config=config,
+                loss=bound,
+                progress=self.verbose > 0,
+                on_epoch=progress,
+                seconds=left,
+            )
+            if run.steps < (config.steps or 0):
+                self.stopped_ = "time is up"
         except Enough as reason:
             self.stopped_ = str(reason)
         except KeyboardInterrupt:

@@ -231,6 +231,7 @@ def test_a_time_budget_is_kept():
     estimator = PSTNTimeSeriesClassifier(time_budget=1.0, max_steps=100_000).fit(x, y)
     assert time.perf_counter() - start < 6
     assert 1 <= estimator.n_steps_ < 100_000
+    assert estimator.stopped_ in ("time is up", "the planned steps are taken")
     with pytest.raises(ValueError, match="time_budget is 0"):
         PSTNTimeSeriesClassifier(time_budget=0).fit(x, y)
 
