@@ -24,6 +24,8 @@ from pstn.grid import resized
 #: Images are brought to at most so many pixels a side, series to so many points, unless a size is asked for.
 PIXELS, POINTS = 64, 256
 SHEETS = (".csv", ".tsv", ".txt")
+#: How series are read: gaps filled, and in double until they are normalised.
+_SERIES: dict[str, Any] = {"missing": "interpolate", "double": True}
 #: A folder within the folder that holds the images to train on, and those that may hold others.
 TRAIN, VALIDATION = "train", ("validation", "valid", "val")
 #: Where several parts are, which to measure on: the first that there is.
@@ -101,11 +103,11 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
         found = read_arrays(path)
         split = next((name for name in MEASURED if "x" not in found and f"x_{name}" in found), None)
         x = found.get(f"x_{split}" if split else "x", np.empty(0))
-        data = read_npz(path, split, layout=_layout(x, how), double=True)
+        data = read_npz(path, split, layout=_layout(x, how), **_SERIES)
         return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
     _check_kind(path, how, "series")
     cases = parse_ts(path) if _ending(path) == ".ts" else tables.labelled(path, how.get("label"))[0]
-    data = assemble(cases, length=shape[1], missing="interpolate", name=_name(path), double=True)
+    data = assemble(cases, length=shape[1], name=_name(path), **_SERIES)
     return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
 
 
@@ -127,7 +129,7 @@ def read_inputs(
         if x is None:
             raise ValueError(f"{path} has {', '.join(sorted(arrays)) or 'nothing'}; expected an array x")
         y = np.zeros(len(x), dtype=np.int64)
-        data = from_arrays(x, y, layout=_layout(x, how), name=str(path), double=True)
+        data = from_arrays(x, y, layout=_layout(x, how), name=str(path), **_SERIES)
         yield from _numbered(path, _fitted(data.x, how, shape, path))
     elif _ending(path) == ".ts" or _ending(path) in SHEETS:
         _check_kind(path, how, "series")
@@ -136,7 +138,7 @@ def read_inputs(
         else:
             series = tables.unlabelled(path, str(how.get("label") or 0), classes, shape[1])
         cases = Cases(series, ["0"] * len(series), str(path))
-        data = assemble(cases, length=shape[1], missing="interpolate", double=True)
+        data = assemble(cases, length=shape[1], **_SERIES)
         yield from _numbered(path, _fitted(data.x, how, shape, path))
     else:
         _check_pictures(path, how, shape)
@@ -213,12 +215,15 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     if len(shape) > 4 or "D" in (layout or ""):
         raise ValueError(f"{path} has examples of shape {shape[1:]}, volumes; expected series or images")
     try:
-        data = read_npz(path, split, layout=layout, name=_name(path), double=True)
+        data = read_npz(path, split, layout=layout, name=_name(path), **_SERIES)
     except ValueError as error:  # the reader speaks of its arguments, and here they are options
         raise ValueError(str(error).replace("layout= one of", "with --layout, one of")) from error
-    held = None if other is None else read_npz(path, other, layout=layout, double=True)
+    held = None if other is None else read_npz(path, other, layout=layout, **_SERIES)
     images = data.x.ndim == 4
     remarks = [f"x_{other} is for validation."] if other else []
+    x = arrays["x" if split is None else "x_train"]
+    if gaps := int(np.isnan(x).sum()) if x.dtype.kind == "f" else 0:
+        remarks.append(f"{gaps} missing values are interpolated, but for those after a series's end.")
     if size is None and not images and data.x.shape[2] > POINTS:
         size = POINTS
     if size is not None and not images and data.x.shape[2] != size:
@@ -262,7 +267,7 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     gaps = sum(int(np.isnan(channel).sum()) for case in cases.series for channel in case)
     if gaps:
         remarks.append(f"{gaps} missing values are interpolated.")
-    data = assemble(cases, length=points, missing="interpolate", name=_name(path), double=True)
+    data = assemble(cases, length=points, name=_name(path), **_SERIES)
     return Source(data, None, how, tuple(remarks))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from pstn.data.base import Data
 from pstn.data.labels import encode, words
+from pstn.data.series import Missing, filled
 from pstn.grid import check_choice
 
 #: The axes of an array in order: N examples, C channels, D depth, H height, W width, L length.
@@ -25,6 +26,7 @@ def from_arrays(
     layout: Layout | None = None,
     classes: Sequence[str] | None = None,
     name: str = "arrays",
+    missing: Missing = "error",
     double: bool = False,
 ) -> Data:
     """A data set of an array of examples and an array of labels.
@@ -38,6 +40,7 @@ def from_arrays(
         classes: The names of the classes in order: integers in ``y`` count them from 0, words are looked up. By default
             the classes are what is found in ``y``.
         name: What to call the set.
+        missing: Whether NaN in series is an error or interpolated (``"interpolate"``), but for padding at the end.
         double: Keep small changes of large numbers in series, in float64.
 
     Returns:
@@ -52,12 +55,15 @@ def from_arrays(
     if layout is None:
         layout = _guess(x)
     check_choice("layout", layout, get_args(Layout))
+    check_choice("missing", missing, get_args(Missing))
     if len(layout) != x.ndim:
         raise ValueError(f"layout is {layout!r}, which has {len(layout)} axes; x has shape {x.shape}")
     x = x.transpose([layout.index(axis) for axis in "NCDHWL" if axis in layout])
     if "C" not in layout:
         x = x[:, None]
     images = "H" in layout
+    if missing == "interpolate" and not images and x.dtype.kind == "f" and np.isnan(x).any():
+        x = filled(x.astype(np.float64), name)
     values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64 if double and not images else np.float32))
     if x.dtype == np.uint8 and images:
         values /= 255

@@ -12,6 +12,7 @@ from pstn.data.arrays import Layout, from_arrays
 from pstn.data.base import Data
 from pstn.data.files import StrPath
 from pstn.data.labels import class_order, words
+from pstn.data.series import Missing
 
 
 def read_npz(
@@ -20,6 +21,7 @@ def read_npz(
     *,
     layout: Layout | None = None,
     name: str | None = None,
+    missing: Missing = "error",
     double: bool = False,
 ) -> Data:
     """The arrays ``x`` and ``y`` of an npz file, or ``x_train`` and ``y_train``, ``x_test`` and ``y_test``, ...
@@ -32,6 +34,7 @@ def read_npz(
         split: ``None`` for x and y, otherwise the word after ``x_`` and ``y_``.
         layout: The order of the axes of x, such as ``"NHWC"``; guessed where only one is likely.
         name: What to call the set; by default the file's name and the split.
+        missing: Whether NaN in series is an error or interpolated (``"interpolate"``), but for padding at the end.
         double: Keep small changes of large numbers in series, in float64.
 
     Returns:
@@ -57,7 +60,7 @@ def read_npz(
         others = [words(values, str(path)) for key, values in arrays.items() if key == "y" or key.startswith("y_")]
         classes = class_order(np.unique(np.concatenate(others)).tolist())
     name = name or f"{Path(path).stem} {split or ''}".strip()
-    return from_arrays(x, y, layout=layout, classes=classes, name=name, double=double)
+    return from_arrays(x, y, layout=layout, classes=classes, name=name, missing=missing, double=double)
 
 
 def read_arrays(path: StrPath) -> dict[str, np.ndarray]:

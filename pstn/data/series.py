@@ -88,6 +88,24 @@ def assemble(
     return Data(x, y, names, name)
 
 
+def filled(x: np.ndarray, source: str) -> np.ndarray:
+    """Series (N, C, L) without gaps: those that end early are stretched, other missing values are interpolated.
+
+    Arguments:
+        x: The series, NaN where a value is missing, and in all channels after the end of a shorter one.
+        source: The file, for messages.
+
+    Example:
+        >>> filled(np.array([[[1.0, np.nan, 3.0]], [[5.0, 6.0, 7.0]]]), "a file")[:, 0].tolist()
+        [[1.0, 2.0, 3.0], [5.0, 6.0, 7.0]]
+    """
+    there = ~np.isnan(x).all(axis=1)
+    ends = [int(known[-1]) + 1 if len(known := np.flatnonzero(one)) else x.shape[2] for one in there]
+    series = [[channel[:end] for channel in case] for case, end in zip(x, ends, strict=True)]
+    cases = Cases(series, ["0"] * len(x), source)
+    return assemble(cases, length=x.shape[2], missing="interpolate", double=True).x.numpy()
+
+
 def _complete(channel: np.ndarray, missing: Missing, where: str) -> np.ndarray:
     gaps = np.isnan(channel)
     if gaps.all():

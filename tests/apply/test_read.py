@@ -268,6 +268,20 @@ def test_what_is_hidden_or_beside_the_classes_is_no_image(tmp_path):
     assert len(names) == 8
 
 
+def test_series_with_gaps_are_the_same_whatever_file_they_come_in(tmp_path):
+    x, y = np.random.default_rng(0).random((6, 8)), np.arange(6) % 2
+    x[0, 2:4], x[1, 5:] = np.nan, np.nan
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    np.savetxt(tmp_path / "a.csv", np.column_stack([y, x]), delimiter=",")
+    array, sheet = (read(tmp_path / name) for name in ("a.npz", "a.csv"))
+    assert torch.allclose(array.data.x, sheet.data.x)
+    assert any("missing values are interpolated" in words for words in array.remarks)
+    for name in ("a.npz", "a.csv"):
+        arguments = (tmp_path / name, array.how, (1, 8), array.data.classes)
+        assert torch.allclose(read_again(*arguments).x, array.data.x)
+        assert torch.allclose(torch.stack([one for _, one in read_inputs(*arguments)]), array.data.x)
+
+
 def test_ts(tmp_path):
     (tmp_path / "a.ts").write_text("@classLabel true no yes\n@data\n1,2,3:4,5,6:yes\n1,2:4,?,6:no\n")
     source = read(tmp_path / "a.ts")
