@@ -15,7 +15,7 @@ from torch import Tensor
 from pstn.grid import identity_grid, resized, sample
 
 #: Series (n, time) or (n, channels, time), images (n, channels, height, width), volumes; or a list of series of
-#: different lengths, each (time) or (channels, time).
+#: different lengths, each (time) or (channels, time). Tables have a series a row.
 Arrays = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray] | Sequence[Any]
 
 
@@ -26,6 +26,9 @@ def read(
 
     Convention: as everywhere, [-1, 1] spans the outer edges of the first and the last point.
     """
+    if not isinstance(series, Tensor) and hasattr(series, "__array__"):  # tables, too
+        array = np.asarray(series)
+        series = list(array) if array.dtype == object else array
     if isinstance(series, Tensor | np.ndarray):
         whole = _tensor(series, device)
         parts = [whole[:, None] if whole.ndim == 2 else whole]
