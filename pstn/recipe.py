@@ -167,12 +167,14 @@ def network(
 def seen_size(size: Sequence[int]) -> tuple[int, ...]:
     """The size that inputs of a size are brought to: itself, unless it is too large to be worth its time.
 
+    Strips, such as spectrograms, keep :data:`SCENE` pixels of their short side.
+
     Example:
-        >>> seen_size((500,)), seen_size((200, 300)), seen_size((28, 28))
-        ((250,), (67, 100), (28, 28))
+        >>> seen_size((500,)), seen_size((200, 300)), seen_size((28, 28)), seen_size((20, 3000))
+        ((250,), (67, 100), (28, 28), (20, 125))
     """
     shrink = math.ceil(max(size) / (POINTS if len(size) == 1 else PIXELS))
-    return tuple(math.ceil(n / shrink) for n in size)
+    return tuple(math.ceil(n / min(shrink, max(1, n // SCENE))) for n in size)
 
 
 def warps(size: Sequence[int]) -> Family:

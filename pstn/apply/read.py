@@ -20,6 +20,7 @@ from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
 from pstn.data.ts import parse_ts
 from pstn.grid import resized
+from pstn.recipe import seen_size
 
 #: Images are brought to at most so many pixels a side, series to so many points, unless a size is asked for.
 PIXELS, POINTS = 64, 256
@@ -193,7 +194,7 @@ def _read_images(path: Path, size: int | None) -> Source:
         (low, high) = (min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1]))
         remarks.append(f"Sizes differ, from {low[0]}×{low[1]} to {high[0]}×{high[1]} pixels: all become the same.")
     if wanted != common or len(sizes) > 1:
-        remarks.append(f"Resized to {wanted[0]}×{wanted[1]} pixels; --size asks for another size.")
+        remarks.append(_brought(wanted))
     remarks.append("Grey, one channel." if grey else "Colour, three channels.")
     how = {"kind": "images", "colour": not grey}
     data = read_folder(root, size=wanted, colour=not grey, name=path.name)
@@ -228,9 +229,13 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
         size = POINTS
     if size is not None and not images and data.x.shape[2] != size:
         remarks.append(_resampled(size))
-    if size is not None:
-        data = replace(data, x=_resized(data.x, [size] * (data.x.ndim - 2)))
-        held = None if held is None else replace(held, x=_resized(held.x, [size] * (data.x.ndim - 2)))
+    now = tuple(data.x.shape[2:])
+    wanted = (size,) * len(now) if size is not None else seen_size(now)
+    if images and wanted != now:
+        remarks.append(_brought(wanted))
+    if size is not None or wanted != now:
+        data = replace(data, x=_resized(data.x, wanted))
+        held = None if held is None else replace(held, x=_resized(held.x, wanted))
     if held is not None and held.x.shape[1:] != data.x.shape[1:]:
         raise ValueError(
             f"{path} has examples of shape {tuple(data.x.shape[1:])} to train on and {tuple(held.x.shape[1:])} in "
@@ -269,6 +274,10 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
         remarks.append(f"{gaps} missing values are interpolated.")
     data = assemble(cases, length=points, name=_name(path), **_SERIES)
     return Source(data, None, how, tuple(remarks))
+
+
+def _brought(size: Sequence[int]) -> str:
+    return f"Resized to {size[0]}×{size[1]} pixels; --size asks for another size."
 
 
 def _resampled(points: int) -> str:

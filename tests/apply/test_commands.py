@@ -298,12 +298,29 @@ def test_a_damaged_model_is_said_to_be(capsys, pictures, model, tmp_path, hurt):
     assert words.get(hurt, "has format 99") in " ".join(err.split())
 
 
+@pytest.mark.parametrize("size", [(20, 1500), (60, 400), (150, 160)])
+def test_large_images_and_strips_are_made_small(capsys, tmp_path, size):
+    x = np.zeros((12, *size), dtype=np.uint8)
+    y = np.arange(12) % 2
+    for image, label in zip(x, y, strict=True):
+        image[size[0] // 2 * label :][: size[0] // 2] = 255
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    code, out, err = call(capsys, "fit", tmp_path / "a.npz", "--out", tmp_path / "m", "--time", "1s")
+    assert code == 0, err
+    shape = load(tmp_path / "m").shape
+    assert shape[0] == 1
+    assert 16 <= shape[1] <= shape[2] <= 128
+    assert f"Resized to {shape[1]}×{shape[2]} pixels" in out
+    assert call(capsys, "predict", tmp_path / "m", tmp_path / "a.npz")[0] == 0
+    assert call(capsys, "report", tmp_path / "m", tmp_path / "a.npz")[0] == 0
+
+
 def test_the_time_is_kept_by_large_inputs(capsys, monkeypatch, tmp_path):
     x = np.random.default_rng(0).integers(0, 255, (8, 160, 160), dtype=np.uint8)
     np.savez(tmp_path / "large.npz", x=x, y=np.arange(8) % 2)
     timed = []
     monkeypatch.setattr("pstn.recipe.affordable", lambda model, data, *rest: timed.append(data.x.shape[1:]) or 1)
-    assert call(capsys, "fit", tmp_path / "large.npz", "--out", tmp_path / "m", "--time", "1s")[0] == 0
+    assert call(capsys, "fit", tmp_path / "large.npz", "--out", tmp_path / "m", "--time", "1s", "--size", "160")[0] == 0
     assert timed == [load(tmp_path / "m").shape]
 
 
