@@ -20,7 +20,7 @@ from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
 from pstn.data.ts import parse_ts
 from pstn.grid import resized
-from pstn.recipe import seen_size
+from pstn.recipe import SCENE, seen_size
 
 #: Images are brought to at most so many pixels a side, series to so many points, unless a size is asked for.
 PIXELS, POINTS = 64, 256
@@ -311,10 +311,10 @@ def _look(files: Sequence[Path]) -> tuple[Counter[tuple[int, int]], bool]:
 
 
 def _smaller(sizes: Counter[tuple[int, int]]) -> tuple[int, int]:
-    """The median height and width, at most :data:`PIXELS`, of whole multiples of four."""
+    """The median height and width, at most :data:`PIXELS`, of whole multiples of four; strips keep their short side."""
     height, width = (float(np.median([s[i] for s in sizes.elements()])) for i in (0, 1))
     factor = min(1.0, PIXELS / max(height, width))
-    high, wide = (max(8, 4 * round(side * factor / 4)) for side in (height, width))
+    high, wide = (max(8, 4 * round(max(side * factor, min(side, SCENE)) / 4)) for side in (height, width))
     return high, wide
 
 

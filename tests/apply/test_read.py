@@ -29,6 +29,12 @@ def test_large_and_differing_pictures_become_small_and_alike(tmp_path):
     assert read(tmp_path, size=12).data.x.shape[2:] == (12, 12)
 
 
+def test_strips_keep_their_short_side(tmp_path):
+    assert read(bars(tmp_path / "a", size=(16, 600))).data.x.shape[2:] == (16, 64)
+    assert read(bars(tmp_path / "b", size=(600, 40))).data.x.shape[2:] == (64, 16)
+    assert read(bars(tmp_path / "c", size=(200, 300))).data.x.shape[2:] == (44, 64)
+
+
 def test_parts_that_somebody_made(tmp_path):
     bars(tmp_path / "train")
     bars(tmp_path / "val", per_class=3)
