@@ -184,6 +184,7 @@ def test_arrays_of_any_kind(x):
     assert torch.equal(align(counts, **QUICK).aligned, align(counts.astype(np.float64), **QUICK).aligned)
     table = pytest.importorskip("pandas").DataFrame(x[:, 0].numpy())
     assert torch.equal(align(table, **QUICK).theta, found.theta)
+    assert torch.equal(align([row for _, row in table.iterrows()], **QUICK).theta, found.theta)
     assert align(x.float(), **QUICK).theta.dtype == torch.float32
 
 

@@ -90,8 +90,9 @@ def groups(y: Sequence[Hashable] | Tensor | np.ndarray | None, n: int) -> tuple[
 
 
 def _tensor(x: Any, device: torch.device | str | None) -> Tensor:
-    if isinstance(x, np.ndarray):  # a tensor cannot run backwards, or have its bytes in another order
-        x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+    if not isinstance(x, Tensor) and hasattr(x, "__array__"):
+        x = np.asarray(x)  # a tensor cannot run backwards, be read-only, or have its bytes in another order
+        x = np.require(x, x.dtype.newbyteorder("="), ["C", "W"])
     tensor = torch.as_tensor(x)
     tensor = tensor.clone() if tensor.is_inference() else tensor  # no gradient goes past what inference mode made
     if not tensor.is_floating_point():

@@ -64,7 +64,7 @@ def from_arrays(
     images = "H" in layout
     if missing == "interpolate" and not images and x.dtype.kind == "f" and np.isnan(x).any():
         x = filled(x.astype(np.float64), name)
-    values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64 if double and not images else np.float32))
+    values = torch.from_numpy(np.require(x, np.float64 if double and not images else np.float32, ["C", "W"]))
     if x.dtype == np.uint8 and images:
         values /= 255
     if classes is not None and y.dtype.kind in "iu":

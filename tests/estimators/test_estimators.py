@@ -1,6 +1,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -409,6 +411,32 @@ def test_errors_say_what_is_wrong(make, data):
         make(max_steps=1, early_stopping=True, validation_fraction=20).fit(x, y)
     with pytest.raises(ValueError, match="NaN"):
         make(max_steps=1).fit(x, y).predict(bad)
+
+
+def test_columns_of_tables_are_series_too():
+    pandas = pytest.importorskip("pandas")
+    x, y = series()
+    cut = [one[0, : 14 + i % 7] for i, one in enumerate(x)]
+    columns = [pandas.Series(one, index=range(5, 5 + len(one))) for one in cut]
+    fitted = [PSTNTimeSeriesClassifier(max_steps=2, random_state=0).fit(form, y) for form in (cut, columns)]
+    for form in (cut, columns, cut[:1], columns[:1]):
+        np.testing.assert_array_equal(fitted[0].predict_proba(form), fitted[1].predict_proba(form))
+
+
+@cases
+def test_what_may_only_be_read_is_read(make, data):
+    """As processes share it; torch's warning comes once a process, so another one listens."""
+    x, y = data()
+    code = f"""
+import numpy as np
+from pstn.estimators import {make.__name__}
+x, y = np.array({x.tolist()}), np.array({y.tolist()})
+for one in (x, y):
+    one.flags.writeable = False
+{make.__name__}(max_steps=1).fit(x, y).predict(x.reshape(len(x), *x.shape[-2:])[:3])
+"""
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_missing_values_in_a_list_are_found_too():
