@@ -2,6 +2,7 @@ import math
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import tyro
@@ -154,3 +155,11 @@ def test_time_enough_changes_nothing(data, config):
     plan = replace(config, schedule="cosine")
     runs = [fit(make_model(), data, config=plan, seconds=seconds, progress=False) for seconds in (None, 1000.0)]
     assert_same(weights(runs[0].model), weights(runs[1].model))
+
+
+@pytest.mark.parametrize("name", ["epochs", "steps", "batch_size", "samples"])
+def test_what_is_counted_is_whole(name):
+    """As a grid of settings has it that was made by linspace."""
+    with pytest.raises(TypeError, match=f"{name} is 100.0; expected a whole number"):
+        Train(**{name: 100.0})
+    assert getattr(Train(**{name: np.int64(100)}), name) == 100
