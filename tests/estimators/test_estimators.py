@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -76,19 +75,6 @@ def test_pipelines_and_grid_search():
 
 
 # --- what is learned ---
-
-
-@cases
-def test_aligned_rows_are_tables_where_tables_are_asked_for(make, data):
-    pandas = pytest.importorskip("pandas")
-    x, y = data()
-    rows = pandas.DataFrame(x.reshape(len(x), -1), index=range(100, 100 + len(x))).add_prefix("p")
-    line = make_pipeline(StandardScaler(), make(max_steps=2, samples=1)).set_output(transform="pandas").fit(rows, y)
-    aligned = line.transform(rows)
-    assert list(aligned.columns) == list(rows.columns)
-    assert list(aligned.index) == list(rows.index)
-    with config_context(transform_output="pandas"):
-        assert make(max_steps=2, samples=1).fit(x, y).transform(x).shape == x.shape, "no table has three axes"
 
 
 def test_it_learns(fitted):
@@ -411,16 +397,6 @@ def test_errors_say_what_is_wrong(make, data):
         make(max_steps=1, early_stopping=True, validation_fraction=20).fit(x, y)
     with pytest.raises(ValueError, match="NaN"):
         make(max_steps=1).fit(x, y).predict(bad)
-
-
-def test_columns_of_tables_are_series_too():
-    pandas = pytest.importorskip("pandas")
-    x, y = series()
-    cut = [one[0, : 14 + i % 7] for i, one in enumerate(x)]
-    columns = [pandas.Series(one, index=range(5, 5 + len(one))) for one in cut]
-    fitted = [PSTNTimeSeriesClassifier(max_steps=2, random_state=0).fit(form, y) for form in (cut, columns)]
-    for form in (cut, columns, cut[:1], columns[:1]):
-        np.testing.assert_array_equal(fitted[0].predict_proba(form), fitted[1].predict_proba(form))
 
 
 @cases
