@@ -60,7 +60,7 @@ class Recipe:
 
     def prepare(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *size"]:
         """Inputs of any size, ready for the network."""
-        return self.normalise(resized(x, self.size))
+        return self.normalise(resized(x, self.size)).float()
 
     def __str__(self) -> str:
         return "\n".join(self.understood)
@@ -116,7 +116,7 @@ def recipe(
         even = evenness(data.counts if counts is None else counts)
         config = replace(config, kl_weight=config.kl_weight * even**2)
     found = Recipe(model, config, size, normalise, tuple(_words(data, background, model, config)), fill)
-    return found if time_budget is None else within(found, replace(data, x=normalise(x)), time_budget)
+    return found if time_budget is None else within(found, replace(data, x=normalise(x).float()), time_budget)
 
 
 def evenness(counts: Sequence[float]) -> float:
@@ -167,12 +167,14 @@ def network(
 def seen_size(size: Sequence[int]) -> tuple[int, ...]:
     """The size that inputs of a size are brought to: itself, unless it is too large to be worth its time.
 
+    Strips, such as spectrograms, keep :data:`SCENE` pixels of their short side.
+
     Example:
-        >>> seen_size((500,)), seen_size((200, 300)), seen_size((28, 28))
-        ((250,), (67, 100), (28, 28))
+        >>> seen_size((500,)), seen_size((200, 300)), seen_size((28, 28)), seen_size((20, 3000))
+        ((250,), (67, 100), (28, 28), (20, 125))
     """
     shrink = math.ceil(max(size) / (POINTS if len(size) == 1 else PIXELS))
-    return tuple(math.ceil(n / shrink) for n in size)
+    return tuple(math.ceil(n / min(shrink, max(1, n // SCENE))) for n in size)
 
 
 def warps(size: Sequence[int]) -> Family:

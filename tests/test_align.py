@@ -175,7 +175,16 @@ def test_arrays_of_any_kind(x):
     assert torch.equal(align(x[:, 0], **QUICK).theta, found.theta)
     assert torch.equal(align(x.flip(-1).numpy()[..., ::-1], **QUICK).theta, found.theta)
     assert torch.equal(align([one.astype(">f8") for one in x.numpy()], **QUICK).theta, found.theta)
+    uneven = [one[..., : 20 + i] for i, one in enumerate(x.numpy())]
+    several = np.empty(len(uneven), dtype=object)
+    several[:] = uneven
+    assert torch.equal(align(several, **QUICK).theta, align(uneven, **QUICK).theta)
     assert align((1000 * x).int().numpy(), **QUICK).aligned.dtype == torch.float32
+    counts = ((1000 * x).long() + 1_700_000_000).numpy()  # whole numbers that float32 does not have
+    assert torch.equal(align(counts, **QUICK).aligned, align(counts.astype(np.float64), **QUICK).aligned)
+    table = pytest.importorskip("pandas").DataFrame(x[:, 0].numpy())
+    assert torch.equal(align(table, **QUICK).theta, found.theta)
+    assert torch.equal(align([row for _, row in table.iterrows()], **QUICK).theta, found.theta)
     assert align(x.float(), **QUICK).theta.dtype == torch.float32
 
 

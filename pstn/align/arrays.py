@@ -15,7 +15,7 @@ from torch import Tensor
 from pstn.grid import identity_grid, resized, sample
 
 #: Series (n, time) or (n, channels, time), images (n, channels, height, width), volumes; or a list of series of
-#: different lengths, each (time) or (channels, time).
+#: different lengths, each (time) or (channels, time). Tables have a series a row.
 Arrays = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray] | Sequence[Any]
 
 
@@ -26,6 +26,9 @@ def read(
 
     Convention: as everywhere, [-1, 1] spans the outer edges of the first and the last point.
     """
+    if not isinstance(series, Tensor) and hasattr(series, "__array__"):  # tables, too
+        array = np.asarray(series)
+        series = list(array) if array.dtype == object else array
     if isinstance(series, Tensor | np.ndarray):
         whole = _tensor(series, device)
         parts = [whole[:, None] if whole.ndim == 2 else whole]
@@ -87,11 +90,14 @@ def groups(y: Sequence[Hashable] | Tensor | np.ndarray | None, n: int) -> tuple[
 
 
 def _tensor(x: Any, device: torch.device | str | None) -> Tensor:
-    if isinstance(x, np.ndarray):  # a tensor cannot run backwards, or have its bytes in another order
-        x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+    if not isinstance(x, Tensor) and hasattr(x, "__array__"):
+        x = np.asarray(x)  # a tensor cannot run backwards, be read-only, or have its bytes in another order
+        x = np.require(x, x.dtype.newbyteorder("="), ["C", "W"])
     tensor = torch.as_tensor(x)
     tensor = tensor.clone() if tensor.is_inference() else tensor  # no gradient goes past what inference mode made
-    tensor = tensor if tensor.is_floating_point() else tensor.float()
+    if not tensor.is_floating_point():
+        single, double = tensor.float(), tensor.double()  # counters may need more digits than float32 has
+        tensor = single if torch.equal(single.double(), double) else double
     return tensor.detach().to(device=device, dtype=torch.promote_types(tensor.dtype, torch.float32))
 
 

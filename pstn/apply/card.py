@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pstn.report.units import rounded
+
 #: What stands in a card for where its model is.
 NAME = "FOLDER OR NAME"
 
@@ -46,7 +48,7 @@ def card(about: Mapping[str, Any]) -> str:
         lines += ["", _calibration(measured), ""]
     if measured.get("strength"):
         lines += ["## Warps it learned to expect", "", "| parameter | typical strength |", "|---|---|"]
-        lines += [f"| {row['name']} | ± {row['value']:.3g} {row['unit']} |" for row in measured["strength"]]
+        lines += [f"| {row['name']} | ± {rounded(row['value'], 3)} {row['unit']} |" for row in measured["strength"]]
         lines += ["", "One standard deviation, as in training.", ""]
     lines += [
         *("## Use", "", "```python", "from pstn.apply import from_pretrained", ""),

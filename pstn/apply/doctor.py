@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -110,7 +110,8 @@ def examine(
     found = [check(measured, history, settings, max(shape[1:], default=32) / 2) for check in checks]
     if examples and len(shape) > 1:
         found.insert(0, _cut_short(measured, share_of_steps(settings.get("steps"), examples, len(shape) - 1)))
-    return [finding for finding in found if finding is not None]
+    unit = "points" if len(shape) == 2 else "pixels"
+    return [replace(one, what=one.what.replace("pixels", unit)) for one in found if one is not None]
 
 
 def _cut_short(measured: Mapping[str, Any], share: float) -> Finding | None:

@@ -71,6 +71,10 @@ class Trained:
         """The network at 16 fixed draws."""
         return Fixed(self.network.eval())
 
+    def prepare(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *space"]:
+        """Inputs as they come, normalised, as the network wants them."""
+        return self.normalise(x).to(next(self.network.parameters(), torch.empty(0)).dtype)
+
     def predict(self, x: Float[Tensor, "n c *space"], samples: int = 16, batch_size: int = 64) -> Predictive:
         """What the model says of inputs as they come, not normalised; the same for an input whatever its neighbours.
 
@@ -82,9 +86,9 @@ class Trained:
         if tuple(x.shape[1:]) != self.shape:
             raise ValueError(f"inputs have shape {tuple(x.shape[1:])}; the model takes {self.shape}")
         path = self.fixed if samples == self.fixed.samples else Fixed(self.network.eval(), samples)
-        like = next(self.network.parameters(), x)
+        device = next(self.network.parameters(), x).device
         few = min(batch_size, at_a_time(x, samples))
-        return predict(path.to(like.device), self.normalise(x).to(like.dtype), batch_size=few)
+        return predict(path.to(device), self.prepare(x), batch_size=few)
 
     def describe(self) -> dict[str, Any]:
         """What ``model.json`` holds."""

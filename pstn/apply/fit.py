@@ -18,6 +18,7 @@ from pstn.apply.settings import Fit, seconds
 from pstn.apply.wrong import BadInput, given
 from pstn.data import Data
 from pstn.recipe import Recipe, affordable, recipe, share_of_steps, within
+from pstn.report.units import rounded
 from pstn.train import Train
 from pstn.train import fit as train
 from pstn.train.log import fingerprint
@@ -54,7 +55,7 @@ def fit(settings: Fit, console: Console) -> Trained:
     budget = None if settings.time is None or unfinished else seconds(settings.time)
     found = recipe(part.to(device), seed=settings.seed)
     if budget is not None:  # by the inputs at the size that they are trained on, which may be larger than the recipe's
-        found = within(found, part.to(device).normalised(found.normalise), budget)
+        found = within(found, _ready(part.to(device), found), budget)
     config = Train(**unfinished.config) if unfinished else _settled(found.config, len(part), device)
     words = [*found.understood[:1], *source.remarks, *found.understood[1:], *_short(config, part, settings)]
     if unfinished:  # as it was begun: the time it was given is not asked for again
@@ -84,20 +85,23 @@ def fit(settings: Fit, console: Console) -> Trained:
     trained.save(folder, weights=False)
     run = train(
         found.model,
-        part.normalised(found.normalise),
-        held.normalised(found.normalise),
+        _ready(part, found),
+        _ready(held, found),
         config,
         directory=folder,
         resume=not settings.again,
+        seconds=None if settings.time is None else seconds(settings.time),
     )
     measured = measure.measure(trained, held)
     seen = trained.predict(part.x[:: max(1, len(part) // 1000)])
     measured["train_accuracy"] = float((seen.labels == part.y[:: max(1, len(part) // 1000)]).float().mean())
-    trained = replace(trained, measured=measured, finished=True, folder=folder, data={**about, "seconds": run.seconds})
+    about |= {"seconds": run.seconds}
+    taken = {**trained.config, "steps": run.steps}
+    trained = replace(trained, measured=measured, finished=True, folder=folder, data=about, config=taken)
     found.model.cpu().eval()
     trained.save(folder)
     (folder / CHECKPOINT).unlink(missing_ok=True)  # it is finished: there is nothing to go on from
-    _tell(console, trained, folder)
+    _tell(console, trained, folder, config.steps or 0)
     return trained
 
 
@@ -178,6 +182,11 @@ def _settled(config: Train, examples: int, device: torch.device) -> Train:
     return replace(config, validate_every=max(1, epochs // GLANCES), accelerator=kind, checkpoint_every=10.0)
 
 
+def _ready(data: Data, found: Recipe) -> Data:
+    """Data as it goes into the network, at its own size, which may be larger than the recipe's."""
+    return replace(data, x=found.normalise(data.x).float())
+
+
 def _short(config: Train, part: Data, asked: Fit) -> list[str]:
     """What must be said of a training that is cut short."""
     share = share_of_steps(config.steps, len(part), part.x.ndim - 2)
@@ -188,7 +197,7 @@ def _short(config: Train, part: Data, asked: Fit) -> list[str]:
 
 def _minutes(found: Recipe, part: Data, config: Train, done: int) -> str:
     """How long the rest of the training takes, in words: a few steps are timed."""
-    rate = affordable(found.model, part.normalised(found.normalise), replace(config, steps=10**9), 100.0) / 100
+    rate = affordable(found.model, _ready(part, found), replace(config, steps=10**9), 100.0) / 100
     took = max((config.steps or 0) - done, 0) / rate
     if took < 90:
         return f"{took:.0f} second{'' if round(took) == 1 else 's'}"
@@ -216,17 +225,18 @@ def _say(console: Console, words: list[str], part: Data, held: Data, took: str, 
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def _tell(console: Console, trained: Trained, folder: Path) -> None:
-    measured = trained.measured
-    lines = [f"{name}: {value}" for name, value in measure.facts(measured).items()]
-    lines += [f"learned {row['name']}: ± {row['value']:.2g} {row['unit']}" for row in measured.get("strength", ())]
+def _tell(console: Console, trained: Trained, folder: Path, planned: int) -> None:
+    measured, taken = trained.measured, trained.config["steps"]
+    lines = [f"There was time for {taken} of the {planned} steps."] if taken < planned else []
+    lines += [f"{name}: {value}" for name, value in measure.facts(measured).items()]
+    lines += [f"learned {row['name']}: ± {rounded(row['value'])} {row['unit']}" for row in measured.get("strength", ())]
     lines += [f"next: pstn predict {folder} FILES...   pstn report {folder} DATA   pstn doctor {folder}"]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print(data: Data) -> dict[str, Any]:
     """A checksum of labels and inputs, whatever the data is called."""
-    found = fingerprint(data) or {}
+    found = fingerprint(replace(data, x=data.x.float())) or {}
     return {key: found[key] for key in ("shape", "crc32")}
 
 

@@ -76,7 +76,7 @@ def poses(trained: Trained, x: Float[Tensor, "n c *space"]) -> dict[str, Any]:
     network = trained.network
     if not len(network.transformers) or network.family is None or network.placement.parallel > 1:
         return {}
-    some = trained.normalise(x[:: max(1, len(x) // INPUTS)][:INPUTS])
+    some = trained.prepare(x[:: max(1, len(x) // INPUTS)][:INPUTS])
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     some = some.to(device)
     out = as_trained(network, some)

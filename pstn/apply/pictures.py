@@ -39,7 +39,7 @@ def looked(trained: Trained, x: Float[Tensor, "n c *space"], titles: Sequence[st
     """
     network = trained.network
     device = next((p.device for p in network.parameters()), x.device)
-    out = as_trained(network, trained.normalise(x).to(device))
+    out = as_trained(network, trained.prepare(x).to(device))
     images, plain = x.ndim == 4, out.posterior is None or network.family is None or network.placement.parallel > 1
     warps: Tensor | None = None
     theta: Tensor | None = None

@@ -14,16 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn.apply import tables
-from pstn.data import Data, from_arrays, read_folder, read_image, read_npz, read_ts
+from pstn.data import Data, from_arrays, read_folder, read_image, read_npz
 from pstn.data.folder import _files, opaque
 from pstn.data.npz import read_arrays
 from pstn.data.series import Cases, assemble
 from pstn.data.ts import parse_ts
 from pstn.grid import resized
+from pstn.recipe import SCENE, seen_size
 
 #: Images are brought to at most so many pixels a side, series to so many points, unless a size is asked for.
 PIXELS, POINTS = 64, 256
 SHEETS = (".csv", ".tsv", ".txt")
+#: How series are read: gaps filled, and in double until they are normalised.
+_SERIES: dict[str, Any] = {"missing": "interpolate", "double": True}
 #: A folder within the folder that holds the images to train on, and those that may hold others.
 TRAIN, VALIDATION = "train", ("validation", "valid", "val")
 #: Where several parts are, which to measure on: the first that there is.
@@ -35,7 +38,7 @@ class Source:
     """Data as it was read.
 
     Arguments:
-        data: The examples, not normalised.
+        data: The examples, not normalised: series in float64, to keep small changes of large numbers until they are.
         validation: Those that were set apart by whoever made the data; None where there are none.
         how: What it takes to read more like them: kind, size, colour, label.
         remarks: What was done to them, a sentence each.
@@ -101,11 +104,11 @@ def read_again(path: Path, how: Mapping[str, Any], shape: Sequence[int], classes
         found = read_arrays(path)
         split = next((name for name in MEASURED if "x" not in found and f"x_{name}" in found), None)
         x = found.get(f"x_{split}" if split else "x", np.empty(0))
-        data = read_npz(path, split, layout=_layout(x, how))
+        data = read_npz(path, split, layout=_layout(x, how), **_SERIES)
         return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
     _check_kind(path, how, "series")
     cases = parse_ts(path) if _ending(path) == ".ts" else tables.labelled(path, how.get("label"))[0]
-    data = assemble(cases, length=shape[1], missing="interpolate", name=path.name.partition(".")[0])
+    data = assemble(cases, length=shape[1], name=_name(path), **_SERIES)
     return _known(replace(data, x=_fitted(data.x, how, shape, path)), classes)
 
 
@@ -126,7 +129,8 @@ def read_inputs(
         x = arrays.get("x", arrays.get("x_test"))
         if x is None:
             raise ValueError(f"{path} has {', '.join(sorted(arrays)) or 'nothing'}; expected an array x")
-        data = from_arrays(x, np.zeros(len(x), dtype=np.int64), layout=_layout(x, how), name=str(path))
+        y = np.zeros(len(x), dtype=np.int64)
+        data = from_arrays(x, y, layout=_layout(x, how), name=str(path), **_SERIES)
         yield from _numbered(path, _fitted(data.x, how, shape, path))
     elif _ending(path) == ".ts" or _ending(path) in SHEETS:
         _check_kind(path, how, "series")
@@ -135,7 +139,8 @@ def read_inputs(
         else:
             series = tables.unlabelled(path, str(how.get("label") or 0), classes, shape[1])
         cases = Cases(series, ["0"] * len(series), str(path))
-        yield from _numbered(path, _fitted(assemble(cases, length=shape[1], missing="interpolate").x, how, shape, path))
+        data = assemble(cases, length=shape[1], **_SERIES)
+        yield from _numbered(path, _fitted(data.x, how, shape, path))
     else:
         _check_pictures(path, how, shape)
         yield str(path), read_image(path, size=(shape[1], shape[2]), colour=shape[0] == 3)
@@ -189,7 +194,7 @@ def _read_images(path: Path, size: int | None) -> Source:
         (low, high) = (min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1]))
         remarks.append(f"Sizes differ, from {low[0]}×{low[1]} to {high[0]}×{high[1]} pixels: all become the same.")
     if wanted != common or len(sizes) > 1:
-        remarks.append(f"Resized to {wanted[0]}×{wanted[1]} pixels; --size asks for another size.")
+        remarks.append(_brought(wanted))
     remarks.append("Grey, one channel." if grey else "Colour, three channels.")
     how = {"kind": "images", "colour": not grey}
     data = read_folder(root, size=wanted, colour=not grey, name=path.name)
@@ -211,19 +216,26 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
     if len(shape) > 4 or "D" in (layout or ""):
         raise ValueError(f"{path} has examples of shape {shape[1:]}, volumes; expected series or images")
     try:
-        data = read_npz(path, split, layout=layout, name=path.stem)
+        data = read_npz(path, split, layout=layout, name=_name(path), **_SERIES)
     except ValueError as error:  # the reader speaks of its arguments, and here they are options
         raise ValueError(str(error).replace("layout= one of", "with --layout, one of")) from error
-    held = None if other is None else read_npz(path, other, layout=layout)
+    held = None if other is None else read_npz(path, other, layout=layout, **_SERIES)
     images = data.x.ndim == 4
     remarks = [f"x_{other} is for validation."] if other else []
+    x = arrays["x" if split is None else "x_train"]
+    if gaps := int(np.isnan(x).sum()) if x.dtype.kind == "f" else 0:
+        remarks.append(f"{gaps} missing values are interpolated, but for those after a series's end.")
     if size is None and not images and data.x.shape[2] > POINTS:
         size = POINTS
     if size is not None and not images and data.x.shape[2] != size:
         remarks.append(_resampled(size))
-    if size is not None:
-        data = replace(data, x=_resized(data.x, [size] * (data.x.ndim - 2)))
-        held = None if held is None else replace(held, x=_resized(held.x, [size] * (data.x.ndim - 2)))
+    now = tuple(data.x.shape[2:])
+    wanted = (size,) * len(now) if size is not None else seen_size(now)
+    if images and wanted != now:
+        remarks.append(_brought(wanted))
+    if size is not None or wanted != now:
+        data = replace(data, x=_resized(data.x, wanted))
+        held = None if held is None else replace(held, x=_resized(held.x, wanted))
     if held is not None and held.x.shape[1:] != data.x.shape[1:]:
         raise ValueError(
             f"{path} has examples of shape {tuple(data.x.shape[1:])} to train on and {tuple(held.x.shape[1:])} in "
@@ -238,7 +250,6 @@ def _read_npz(path: Path, size: int | None, layout: Any) -> Source:
 
 
 def _read_series(path: Path, size: int | None, label: str | None) -> Source:
-    name = path.name.partition(".")[0]
     how: dict[str, Any] = {"kind": "series"}
     remarks: list[str]
     if _ending(path) == ".ts":
@@ -261,11 +272,12 @@ def _read_series(path: Path, size: int | None, label: str | None) -> Source:
     gaps = sum(int(np.isnan(channel).sum()) for case in cases.series for channel in case)
     if gaps:
         remarks.append(f"{gaps} missing values are interpolated.")
-    if _ending(path) == ".ts":
-        data = read_ts(path, length=points, missing="interpolate", name=name)
-    else:
-        data = assemble(cases, length=points, missing="interpolate", name=name)
+    data = assemble(cases, length=points, name=_name(path), **_SERIES)
     return Source(data, None, how, tuple(remarks))
+
+
+def _brought(size: Sequence[int]) -> str:
+    return f"Resized to {size[0]}×{size[1]} pixels; --size asks for another size."
 
 
 def _resampled(points: int) -> str:
@@ -299,10 +311,10 @@ def _look(files: Sequence[Path]) -> tuple[Counter[tuple[int, int]], bool]:
 
 
 def _smaller(sizes: Counter[tuple[int, int]]) -> tuple[int, int]:
-    """The median height and width, at most :data:`PIXELS`, of whole multiples of four."""
+    """The median height and width, at most :data:`PIXELS`, of whole multiples of four; strips keep their short side."""
     height, width = (float(np.median([s[i] for s in sizes.elements()])) for i in (0, 1))
     factor = min(1.0, PIXELS / max(height, width))
-    high, wide = (max(8, 4 * round(side * factor / 4)) for side in (height, width))
+    high, wide = (max(8, 4 * round(max(side * factor, min(side, SCENE)) / 4)) for side in (height, width))
     return high, wide
 
 
@@ -360,6 +372,11 @@ def is_nested(path: Path) -> bool:
 def _ending(path: Path) -> str:
     """The ending, without that of a packed file."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+
+
+def _name(path: Path) -> str:
+    """The file's name without its endings."""
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
 
 
 def _endings() -> set[str]:

@@ -20,6 +20,7 @@ from pstn.metrics import reliability
 from pstn.report import figures
 from pstn.report.page import Page
 from pstn.report.table import Column, Table
+from pstn.report.units import rounded
 from pstn.uncertainty import risk_coverage
 
 #: Inputs shown in each picture.
@@ -87,7 +88,8 @@ def page(trained: Trained, data: Data, samples: int = 16) -> Page:
 
 def _findings(made: Page, trained: Trained, measured: dict) -> None:
     history = read_log(trained.folder)[1] if trained.folder else []
-    found = examine({**trained.measured, **measured}, history, trained.config, trained.shape)
+    examples = trained.data.get("examples", 0)
+    found = examine({**trained.measured, **measured}, history, trained.config, trained.shape, examples)
     made.section("What the doctor says")
     for finding in found:
         made.text(f"{finding.what} {finding.advice}")
@@ -99,7 +101,7 @@ def _calibration(made: Page, trained: Trained, p: Predictive, data: Data) -> Non
     made.section("Is 80 % right eight times in ten?")
     tables = {"averaged over draws": reliability(p.probs, data.y)}
     if len(trained.network.transformers):
-        once = predict(trained.network, trained.normalise(data.x), samples=0, batch_size=64)
+        once = predict(trained.network, trained.prepare(data.x), samples=0, batch_size=64)
         tables["one look"] = reliability(once.probs, data.y)
     made.figure(
         lambda: figures.reliability_diagram(tables),
@@ -138,7 +140,7 @@ def _least_sure(made: Page, trained: Trained, p: Predictive, data: Data) -> None
 
 def _warps(made: Page, trained: Trained, measured: dict) -> None:
     made.section("What it expects to vary")
-    rows = [[row["name"], f"± {row['value']:.3g} {row['unit']}"] for row in measured.get("strength", ())]
+    rows = [[row["name"], f"± {rounded(row['value'], 3)} {row['unit']}"] for row in measured.get("strength", ())]
     if not rows:
         made.text("This network has no transformer.")
         return

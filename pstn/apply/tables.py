@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -29,11 +30,13 @@ class Sheet:
         rows: The cells of each line, the header left out.
         header: The names of the columns, if the file has them.
         source: The file.
+        first: The number of the first line with cells.
     """
 
     rows: list[list[str]]
     header: list[str] | None
     source: str
+    first: int
 
     def column(self, label: str | None) -> int:
         """Which column holds the labels: the one named, or else the likely one."""
@@ -80,11 +83,6 @@ class Sheet:
                 )
         return [tidy(row[column]) for row in self.rows]
 
-    @property
-    def first(self) -> int:
-        """The number of the first line below the header."""
-        return 1 if self.header is None else 2
-
     def series(self, skip: int | None) -> list[list[np.ndarray]]:
         """The numbers of each line but for the column of labels; nothing at the end of a line is padding."""
         found = []
@@ -110,11 +108,19 @@ class Sheet:
 
 
 def read_sheet(path: StrPath, label: str | None = None) -> Sheet:
-    """The cells of a csv, tsv or txt file; the first line is a header if it looks like one, or names the label."""
+    """The cells of a csv, tsv or txt file; the first line is a header if it looks like one, or names the label.
+
+    Lines above it that begin with # are remarks, but for one of as many cells: numpy writes headers so.
+    """
     lines = [line for line in decoded(path).splitlines() if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty; expected lines with a label and a series")
-    separator = next((mark for mark in "\t;," if mark in lines[0]), None)
+    plain = next((line for line in lines if not line.startswith("#")), lines[0])
+    separator = next((mark for mark in "\t;," if mark in plain), None)
+    cells = len(plain.split(separator))
+    remarks = takewhile(lambda line: line[0] == "#" and len(line.removeprefix("# ").split(separator)) != cells, lines)
+    above = len(list(remarks))
+    lines = [lines[above].removeprefix("# "), *lines[above + 1 :]]
     try:
         split = [line.split() for line in lines] if separator is None else list(csv.reader(lines, delimiter=separator))
     except csv.Error as error:
@@ -131,7 +137,7 @@ def read_sheet(path: StrPath, label: str | None = None) -> Sheet:
     rest = rows if header is None else rows[1:]
     if not rest:
         raise ValueError(f"{path} has a header and nothing below it")
-    return Sheet(rest, header, str(path))
+    return Sheet(rest, header, str(path), above + 1 + (header is not None))
 
 
 def labelled(path: StrPath, label: str | None = None) -> tuple[Cases, str, list[str]]:

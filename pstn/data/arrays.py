@@ -10,6 +10,7 @@ import torch
 
 from pstn.data.base import Data
 from pstn.data.labels import encode, words
+from pstn.data.series import Missing, filled
 from pstn.grid import check_choice
 
 #: The axes of an array in order: N examples, C channels, D depth, H height, W width, L length.
@@ -25,10 +26,12 @@ def from_arrays(
     layout: Layout | None = None,
     classes: Sequence[str] | None = None,
     name: str = "arrays",
+    missing: Missing = "error",
+    double: bool = False,
 ) -> Data:
     """A data set of an array of examples and an array of labels.
 
-    Values of uint8 are divided by 255; all others are taken as they are.
+    Images and volumes of uint8 are divided by 255; all other values are taken as they are.
 
     Arguments:
         x: The examples, two to five axes, the examples first.
@@ -37,9 +40,11 @@ def from_arrays(
         classes: The names of the classes in order: integers in ``y`` count them from 0, words are looked up. By default
             the classes are what is found in ``y``.
         name: What to call the set.
+        missing: Whether NaN in series is an error or interpolated (``"interpolate"``), but for padding at the end.
+        double: Keep small changes of large numbers in series, in float64.
 
     Returns:
-        A data set (N, C, *space) in float32.
+        A data set (N, C, *space) in float32, unless it is series in double.
 
     Example:
         >>> from_arrays(np.zeros((2, 5, 6, 3), np.uint8), np.array([1, 4]))
@@ -50,13 +55,17 @@ def from_arrays(
     if layout is None:
         layout = _guess(x)
     check_choice("layout", layout, get_args(Layout))
+    check_choice("missing", missing, get_args(Missing))
     if len(layout) != x.ndim:
         raise ValueError(f"layout is {layout!r}, which has {len(layout)} axes; x has shape {x.shape}")
     x = x.transpose([layout.index(axis) for axis in "NCDHWL" if axis in layout])
     if "C" not in layout:
         x = x[:, None]
-    values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-    if x.dtype == np.uint8:
+    images = "H" in layout
+    if missing == "interpolate" and not images and x.dtype.kind == "f" and np.isnan(x).any():
+        x = filled(x.astype(np.float64), name)
+    values = torch.from_numpy(np.require(x, np.float64 if double and not images else np.float32, ["C", "W"]))
+    if x.dtype == np.uint8 and images:
         values /= 255
     if classes is not None and y.dtype.kind in "iu":
         return Data(values, torch.from_numpy(y.astype(np.int64)), tuple(classes), name)

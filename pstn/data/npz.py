@@ -12,9 +12,18 @@ from pstn.data.arrays import Layout, from_arrays
 from pstn.data.base import Data
 from pstn.data.files import StrPath
 from pstn.data.labels import class_order, words
+from pstn.data.series import Missing
 
 
-def read_npz(path: StrPath, split: str | None = None, *, layout: Layout | None = None, name: str | None = None) -> Data:
+def read_npz(
+    path: StrPath,
+    split: str | None = None,
+    *,
+    layout: Layout | None = None,
+    name: str | None = None,
+    missing: Missing = "error",
+    double: bool = False,
+) -> Data:
     """The arrays ``x`` and ``y`` of an npz file, or ``x_train`` and ``y_train``, ``x_test`` and ``y_test``, ...
 
     The classes are those of all labels in the file, so that its splits agree, or its array ``classes``, which integer
@@ -25,9 +34,11 @@ def read_npz(path: StrPath, split: str | None = None, *, layout: Layout | None =
         split: ``None`` for x and y, otherwise the word after ``x_`` and ``y_``.
         layout: The order of the axes of x, such as ``"NHWC"``; guessed where only one is likely.
         name: What to call the set; by default the file's name and the split.
+        missing: Whether NaN in series is an error or interpolated (``"interpolate"``), but for padding at the end.
+        double: Keep small changes of large numbers in series, in float64.
 
     Returns:
-        A data set (N, C, *space); uint8 values are divided by 255.
+        A data set (N, C, *space); images of uint8 are divided by 255.
 
     Example:
         >>> import tempfile, pathlib
@@ -48,7 +59,8 @@ def read_npz(path: StrPath, split: str | None = None, *, layout: Layout | None =
         y = words(y, str(path))
         others = [words(values, str(path)) for key, values in arrays.items() if key == "y" or key.startswith("y_")]
         classes = class_order(np.unique(np.concatenate(others)).tolist())
-    return from_arrays(x, y, layout=layout, classes=classes, name=name or f"{Path(path).stem} {split or ''}".strip())
+    name = name or f"{Path(path).stem} {split or ''}".strip()
+    return from_arrays(x, y, layout=layout, classes=classes, name=name, missing=missing, double=double)
 
 
 def read_arrays(path: StrPath) -> dict[str, np.ndarray]:

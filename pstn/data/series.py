@@ -47,6 +47,7 @@ def assemble(
     missing: Missing = "error",
     classes: Sequence[str] | None = None,
     name: str = "series",
+    double: bool = False,
 ) -> Data:
     """Cases as one data set (N, C, L).
 
@@ -59,6 +60,7 @@ def assemble(
         missing: Whether a missing value is an error or interpolated from its neighbours in time.
         classes: The classes in order; those the file declares, or else those found, by default.
         name: What to call the set.
+        double: Keep small changes of large numbers, in float64.
     """
     check_choice("missing", missing, get_args(Missing))
     if not cases.series:
@@ -77,13 +79,31 @@ def assemble(
     if points < 1:
         raise ValueError(f"length is {points}; expected at least one point")
 
-    x = np.empty((len(cases.series), *channels, points), dtype=np.float32)
+    x = torch.empty(len(cases.series), *channels, points, dtype=torch.float64 if double else torch.float32)
     for i, case in enumerate(cases.series):
         for j, channel in enumerate(case):
             complete = torch.from_numpy(_complete(channel, missing, f"{cases.source}, series {i}"))
             x[i, j] = resized(complete[None, None], (points,))[0, 0]
     y, names = encode(cases.labels, cases.source, classes if classes is not None else cases.classes)
-    return Data(torch.from_numpy(x), y, names, name)
+    return Data(x, y, names, name)
+
+
+def filled(x: np.ndarray, source: str) -> np.ndarray:
+    """Series (N, C, L) without gaps: those that end early are stretched, other missing values are interpolated.
+
+    Arguments:
+        x: The series, NaN where a value is missing, and in all channels after the end of a shorter one.
+        source: The file, for messages.
+
+    Example:
+        >>> filled(np.array([[[1.0, np.nan, 3.0]], [[5.0, 6.0, 7.0]]]), "a file")[:, 0].tolist()
+        [[1.0, 2.0, 3.0], [5.0, 6.0, 7.0]]
+    """
+    there = ~np.isnan(x).all(axis=1)
+    ends = [int(known[-1]) + 1 if len(known := np.flatnonzero(one)) else x.shape[2] for one in there]
+    series = [[channel[:end] for channel in case] for case, end in zip(x, ends, strict=True)]
+    cases = Cases(series, ["0"] * len(x), source)
+    return assemble(cases, length=x.shape[2], missing="interpolate", double=True).x.numpy()
 
 
 def _complete(channel: np.ndarray, missing: Missing, where: str) -> np.ndarray:

@@ -78,7 +78,8 @@ def decoded(path: StrPath) -> str:
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file ({error.reason} at byte {error.start})") from error
+        words = f"{path} is not a text file in UTF-8 ({error.reason} at byte {error.start})"
+        raise ValueError(f"{words}; if it is text, save it as UTF-8") from error
 
 
 def numbers(values: Sequence[str], where: str, unknown: Sequence[str] = ("",)) -> np.ndarray:

@@ -15,8 +15,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, column_or_1d
 from torch import Tensor
 
 from pstn.data import Data, Normalise
@@ -26,7 +27,7 @@ from pstn.estimators.progress import Enough, Progress
 from pstn.export import Fixed
 from pstn.families import Family
 from pstn.inference import Predictive, at_a_time, predict
-from pstn.recipe import Recipe, network, recipe
+from pstn.recipe import Recipe, network, recipe, within
 from pstn.train import Train, fit
 from pstn.train.checkpoint import fill as fill_in
 from pstn.train.checkpoint import load, save
@@ -83,7 +84,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.verbose = verbose
 
     def _read(self, X: Any, fitting: bool) -> Tensor:
-        """The inputs as (n, channels, *space), checked."""
+        """The inputs as (n, channels, *space), checked; in double where small changes of large numbers count."""
         raise NotImplementedError(f"{type(self).__name__} must define _read(X, fitting)")
 
     def _shaped(self, x: Tensor, X: Any) -> np.ndarray:
@@ -104,6 +105,7 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
             The estimator itself.
         """
         x = self._read(X, fitting=True)
+        self.rows_ = self._shaped(x[:1], X).ndim == 2
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         if len(y) != len(x):
@@ -128,27 +130,40 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         device = self._device()
         aside = held_out(y, self.validation_fraction, seed) if self.early_stopping else np.zeros(len(y), dtype=bool)
-        kept = torch.from_numpy(aside).to(device)
+        kept = torch.from_numpy(aside)
         names = tuple(str(i) for i in range(len(self.classes_)))
-        labels, weights = torch.from_numpy(y).to(device), torch.from_numpy(weight).float().to(device)
-        x = x.to(device)
+        labels, weights = torch.from_numpy(y), torch.from_numpy(weight).float()
         data = Data(x[~kept], labels[~kept], names, "data")
         start = time.perf_counter()
         counts = np.bincount(y[~aside], weight[~aside]).tolist()
-        budget = self.time_budget
-        found = recipe(data, warp=self.warp, steps=self.max_steps, time_budget=budget, seed=seed, counts=counts)
+        found = recipe(data, warp=self.warp, steps=self.max_steps, seed=seed, counts=counts)
+        data = Data(found.prepare(data.x), data.y, names, "data").to(device)  # in double until then: not all devices do
+        if self.time_budget is not None:
+            found = within(found, data, self.time_budget)
         self.recipe_ = found
         if self.verbose:
             print(found)
         accelerator: Any = "cuda" if device.type == "cuda" else "mps" if device.type == "mps" else "cpu"
         config = replace(found.config, accelerator=accelerator)
         rows = torch.arange(len(data), device=device)
-        prepared = Data(found.prepare(data.x), rows, tuple(str(i) for i in range(len(data))), "data")
-        progress = Progress(self, config, found.prepare(x[kept]), labels[kept], weights[kept], len(data), start)
-        bound = Bound(data.y, weights[~kept], config)
+        prepared = Data(data.x, rows, tuple(str(i) for i in range(len(data))), "data")
+        held_x, held_y, held_weight = (v.to(device) for v in (found.prepare(x[kept]), labels[kept], weights[kept]))
+        progress = Progress(self, config, held_x, held_y, held_weight, len(data))
+        bound = Bound(data.y, weights[~kept].to(device), config)
         self.stopped_ = "the planned steps are taken"
         try:
-            fit(found.model, prepared, config=config, loss=bound, progress=self.verbose > 0, on_epoch=progress)
+            left = None if self.time_budget is None else self.time_budget - (time.perf_counter() - start)
+            run = fit(
+                found.model,
+                prepared,
+                config=config,
+                loss=bound,
+                progress=self.verbose > 0,
+                on_epoch=progress,
+                seconds=left,
+            )
+            if run.steps < (config.steps or 0):
+                self.stopped_ = "time is up"
         except Enough as reason:
             self.stopped_ = str(reason)
         except KeyboardInterrupt:
@@ -239,6 +254,12 @@ class Base(ClassifierMixin, TransformerMixin, BaseEstimator):
                 means.append(mean)
                 spreads.append((likely * (theta[:, None] - mean).square()).sum(0).sqrt())
         return Pose(family.names, torch.cat(means).numpy(), torch.cat(spreads).numpy())
+
+    @available_if(lambda self: getattr(self, "rows_", True))
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """What the columns of aligned rows are called: as those that came in; not for arrays of more axes."""
+        check_is_fitted(self, "recipe_")
+        return _check_feature_names_in(self, input_features)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to one safetensors file: weights and JSON, nothing pickled.

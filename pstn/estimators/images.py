@@ -83,7 +83,7 @@ class PSTNClassifier(Base):
         X = _whole(X)
         if getattr(X, "ndim", 2) in (3, 4):
             array = check_array(np.asarray(X), allow_nd=True, dtype=np.float64, input_name="X")
-            x = torch.from_numpy(np.ascontiguousarray(array))
+            x = torch.from_numpy(np.require(array, requirements=["C", "W"]))
             if x.ndim == 3:
                 x = x[:, None]
             elif _channels_last(x.shape):
@@ -92,7 +92,8 @@ class PSTNClassifier(Base):
                 self.n_features_in_ = math.prod(x.shape[1:])
         else:
             array = validate_data(self, X, reset=fitting, dtype=np.float64)
-            x = torch.from_numpy(np.ascontiguousarray(array)).reshape(len(array), *self._row_shape(array.shape[1]))
+            rows = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+            x = rows.reshape(len(array), *self._row_shape(array.shape[1]))
         if fitting:
             self.channels_, self.image_shape_ = x.shape[1], tuple(x.shape[1:])
         elif tuple(x.shape[1:]) != tuple(self.image_shape_):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -20,11 +19,11 @@ LOOKS = 40
 
 
 class Enough(Exception):
-    """Training is to stop here: nothing gets better, or time is up."""
+    """Training is to stop here: nothing gets better."""
 
 
 class Progress:
-    """What is looked at after each epoch: the clock, and the examples set aside.
+    """What is looked at after each epoch: the examples set aside.
 
     Arguments:
         estimator: The estimator.
@@ -33,13 +32,10 @@ class Progress:
         y: Their labels.
         weight: Their weights.
         examples: How many are learned from.
-        start: When the clock started.
     """
 
-    def __init__(
-        self, estimator: Base, config: Train, x: Tensor, y: Tensor, weight: Tensor, examples: int, start: float
-    ) -> None:
-        self.estimator, self.config, self.x, self.y, self.weight, self.start = estimator, config, x, y, weight, start
+    def __init__(self, estimator: Base, config: Train, x: Tensor, y: Tensor, weight: Tensor, examples: int) -> None:
+        self.estimator, self.config, self.x, self.y, self.weight = estimator, config, x, y, weight
         epochs = max(1, (config.steps or 1) // max(1, examples // config.batch_size))
         self.every = max(1, epochs // LOOKS)
         self.record: dict[str, Any] | None = None
@@ -50,9 +46,6 @@ class Progress:
         self.record = record
         if len(self.y) and record["epoch"] % self.every == 0:
             self.look(record["epoch"])
-        budget = self.estimator.time_budget
-        if budget is not None and time.perf_counter() - self.start > 1.2 * budget:
-            raise Enough("time is up")
 
     def look(self, epoch: int) -> None:
         """Measure on the examples set aside, and remember the best."""

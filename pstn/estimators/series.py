@@ -58,16 +58,16 @@ class PSTNTimeSeriesClassifier(Base):
             count = x.shape[1]
         elif getattr(X, "ndim", 2) == 3:
             array = check_array(np.asarray(X), allow_nd=True, dtype=np.float64, input_name="X")
-            x, count = torch.from_numpy(np.ascontiguousarray(array)), array.shape[1]
+            x, count = torch.from_numpy(np.require(array, requirements=["C", "W"])), array.shape[1]
         else:
             array = validate_data(self, X, reset=fitting, dtype=np.float64)
-            x, count = torch.from_numpy(np.ascontiguousarray(array))[:, None], 1
+            x, count = torch.from_numpy(np.require(array, requirements=["C", "W"]))[:, None], 1
         if fitting:
             self.channels_, self.length_ = count, x.shape[-1]
             self.n_features_in_ = x.shape[-1]
         elif count != self.channels_:
             raise ValueError(f"X has {count} channels; the estimator was fitted with {self.channels_}")
-        return x.float()
+        return x
 
     def _shaped(self, x: Tensor, X: Any) -> np.ndarray:
         flat = not _uneven(X) and getattr(X, "ndim", 2) == 2
@@ -80,14 +80,14 @@ class PSTNTimeSeriesClassifier(Base):
 def _uneven(X: Any) -> bool:
     """Whether this is a list of arrays, such as series of different lengths."""
     if _listed(X):
-        arrays = [one for one in X if isinstance(one, np.ndarray | Tensor | list | tuple)]
+        arrays = [one for one in X if isinstance(one, list | tuple) or hasattr(one, "__array__")]
         return len(arrays) == len(X) > 0 and (np.ndim(X[0]) == 2 or len({np.shape(one) for one in arrays}) > 1)
     return False
 
 
 def _arrays(X: Any) -> bool:
-    """Whether this is a list of nothing but arrays or tensors."""
-    return _listed(X) and len(X) > 0 and all(isinstance(one, np.ndarray | Tensor) for one in X)
+    """Whether this is a list of nothing but arrays, tensors or columns of tables."""
+    return _listed(X) and len(X) > 0 and all(hasattr(one, "__array__") and np.ndim(one) > 0 for one in X)
 
 
 def _listed(X: Any) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pstn.report.table import Table
+from pstn.train.checkpoint import write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,9 +138,8 @@ class Page:
         )
 
     def write(self, path: Path) -> Path:
-        """Write the page to a file, whose folder is made when missing."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(), encoding="utf-8")
+        """Write the page to a file, whole or not at all; its folder is made when missing."""
+        write(path, self.html().encode())
         return path
 
 

@@ -14,6 +14,16 @@ from pstn.families import Family
 _AXES = ("x", "y", "z")
 
 
+def rounded(value: float, digits: int = 2) -> str:
+    """A number to so many digits, written out.
+
+    Example:
+        >>> rounded(132.7), rounded(0.0414)
+        ('130', '0.041')
+    """
+    return f"{float(f'{value:.{digits}g}'):g}"
+
+
 def plain_units(
     family: Family, theta: Float[Tensor, "*b d"], size: Sequence[int]
 ) -> tuple[Float[Tensor, "*b d"], tuple[str, ...]]:

@@ -143,7 +143,7 @@ class Looker:
         """Warps of one input as in training, and the outline of each, in shares of width and height."""
         network = self.trained.network
         device = next((p.device for p in network.parameters()), x.device)
-        q = as_trained(network, self.trained.normalise(x).to(device)).posterior
+        q = as_trained(network, self.trained.prepare(x).to(device)).posterior
         if q is None or network.family is None or network.placement.parallel > 1:
             return x[:0], []
         theta = draw(q, SHOWN, "sobol", torch.Generator().manual_seed(0)).cpu()

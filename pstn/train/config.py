@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
 from pstn.grid import check_choice
@@ -98,8 +99,11 @@ class Train:
         check_choice("kl_per", self.kl_per, (*get_args(KLPer), "dataset"))
         check_choice("bound", self.bound, get_args(Bound))
         check_choice("keep", self.keep, get_args(Keep))
-        for name in ("epochs", "batch_size", "samples", "samples_validation", "devices"):
-            _check(name, getattr(self, name), at_least=1)
+        for name in ("epochs", "steps", "batch_size", "samples", "samples_validation", "devices"):
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name), at_least=1)
+                if not isinstance(getattr(self, name), Integral):
+                    raise TypeError(f"{name} is {getattr(self, name)!r}; expected a whole number")
         for name in ("localizer_lr", "weight_decay", "momentum", "warmup", "kl_weight", "kl_warmup", "validate_every"):
             _check(name, getattr(self, name), at_least=0)
         for name in ("lr", "gamma"):
@@ -109,8 +113,6 @@ class Train:
             _check("step_size", fall, above=0)
         if not falls or list(falls) != sorted(set(falls)):
             raise ValueError(f"step_size is {self.step_size}; expected a number of epochs, or several that increase")
-        if self.steps is not None:
-            _check("steps", self.steps, at_least=1)
         if self.clip is not None:
             _check("clip", self.clip, above=0)
         if self.checkpoint_every < 0 or math.isnan(self.checkpoint_every):

@@ -39,10 +39,10 @@ class Display:
         if self.progress is not None:
             self.task: TaskID = self.progress.add_task(label, total=total, completed=done, status="")
 
-    def show(self, step: int, status: str) -> None:
-        """Move the bar to a step and set the words beside it."""
+    def show(self, step: int, status: str, total: int | None = None) -> None:
+        """Move the bar to a step, of so many if their number has changed, and set the words beside it."""
         if self.progress is not None:
-            self.progress.update(self.task, completed=step, status=status, refresh=not self.shared)
+            self.progress.update(self.task, total=total, completed=step, status=status, refresh=not self.shared)
 
     def close(self) -> None:
         """Stop the display, or leave a shared one to its owner."""

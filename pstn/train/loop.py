@@ -69,6 +69,7 @@ def fit(
     on_epoch: Callable[[dict[str, Any]], object] | None = None,
     loss: Loss | None = None,
     augment: Callable[[Tensor], Tensor] | None = None,
+    seconds: float | None = None,
 ) -> Run:
     r"""Minimise the negative bound :math:`-\log p(y|x,\theta) + w\,KL(q \| p)` over a data set held on the device.
 
@@ -88,6 +89,8 @@ def fit(
         on_epoch: Called with each epoch's record.
         loss: ``loss(output, y)`` instead of the bound; validation then reports its mean, as ``validation_loss``.
         augment: Applied to each training batch; draws from torch's own generators only.
+        seconds: How long training may take, over all sittings, on one device: where the steps of the settings would
+            take longer, by the pace seen so far, fewer are taken, and the schedule of the learning rate ends with them.
 
     Returns:
         The history and the model. The model ends on the training device, in the mode it came in.
@@ -116,7 +119,7 @@ def fit(
     with Signals() as signals, seeded(config.seed + 7919 * fabric.global_rank, fabric.device):
         loop = Loop(fabric, signals, model, train, validation, config, loss, augment)
         loop.directory = None if directory is None else Path(directory)
-        loop.on_epoch = on_epoch
+        loop.on_epoch, loop.seconds = on_epoch, seconds
         try:
             loop.begin(resume)
             loop.go(progress)
@@ -153,6 +156,7 @@ class Loop:
 
     directory: Path | None = None
     on_epoch: Callable[[dict[str, Any]], object] | None = None
+    seconds: float | None = None
 
     def __init__(
         self,
@@ -183,6 +187,7 @@ class Loop:
         self.scores: tuple[str, ...] = SCORES if loss is None else ("loss",)
 
         self.per_epoch, self.total = config.per_epoch(len(train)), config.length(len(train))
+        self.planned, self.marks = self.total, [(0, 0.0)]  # steps, and the seconds that they had taken by then
         groups = param_groups(model, config.lr, config.localizer_lr)
         if not groups:
             raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
@@ -243,7 +248,9 @@ class Loop:
         batches = order.split(self.config.batch_size)
         x, y, alone = self.train.x, self.train.y, fabric.world_size == 1
         self.module.train()
-        for index in batches[state.batch : min(self.per_epoch, state.batch + self.total - state.step)]:
+        for index in batches[state.batch : self.per_epoch]:
+            if state.step >= self.total:
+                break
             count, weight = len(index), 1.0
             if not alone:
                 index, weight = self.share(index)
@@ -288,8 +295,19 @@ class Loop:
             raise Interrupted
         if now >= self.display_due:
             self.show()
+            self.keep_time(time.perf_counter() - self.clock)
         if now >= self.checkpoint_due and self.config.checkpoint_every > 0:
             self.save()
+
+    def keep_time(self, spent: float) -> None:
+        """Plan as many steps as there is time for, by the pace of the latter half of those that were taken."""
+        if self.seconds is None:
+            return
+        self.marks.append((self.state.step, spent))
+        step, then = self.marks[len(self.marks) // 2]
+        if self.state.step > step:
+            pace = (spent - then) / (self.state.step - step)
+            self.total = min(self.planned, self.state.step + max(0, int((self.seconds - spent) / pace)))
 
     def look(self) -> None:
         """Add up the losses since the last look, or stop at the first that is not finite."""
@@ -372,7 +390,7 @@ class Loop:
         words += [f"loss {(shown or past)['loss']:.4f}"] if shown or past else []
         validated = next((r for r in reversed(state.history) if "validation_accuracy" in r), None)
         words += [f"validation {validated['validation_accuracy']:.1%}"] if validated else []
-        self.display.show(state.step, "  ".join(words))
+        self.display.show(state.step, "  ".join(words), self.total)
 
     def save(self) -> None:
         """Write a checkpoint, unless the run has diverged."""

@@ -74,6 +74,20 @@ def test_series_from_a_csv(capsys, tmp_path):
     assert width(tmp_path / "p.png") > 500
 
 
+def test_series_far_from_zero(capsys, tmp_path):
+    """A counter of seconds, or a pressure: what is to be seen is a small part of the values."""
+    x, y = read(series_csv(tmp_path / "near.csv")).data.x.numpy(), np.arange(24) % 2
+    np.savez(tmp_path / "far.npz", x=x[:, 0] + 1.7e9 + y[:, None], y=y)
+    code, _, err = call(capsys, "fit", tmp_path / "far.npz", "--out", tmp_path / "m", "--time", "2s")
+    assert code == 0, err
+    np.savetxt(tmp_path / "far.csv", np.column_stack([y, x[:, 0] + 1.7e9 + y[:, None]]), fmt="%.4f", delimiter=",")
+    asked = [call(capsys, "predict", tmp_path / "m", tmp_path / f"far.{k}", "--csv")[1] for k in ("npz", "csv")]
+    assert asked[0].replace("npz", "csv") == asked[1]
+    trained, data = load(tmp_path / "m"), read(tmp_path / "far.csv").data
+    assert float((trained.predict(data.x).labels == data.y).float().mean()) > 0.9
+    assert "measured on the 5 of its 24 examples" in call(capsys, "report", tmp_path / "m", tmp_path / "far.npz")[1]
+
+
 def test_predict_is_the_same_in_all_its_forms(capsys, pictures, model, tmp_path):
     files = sorted((pictures / "lying").iterdir())[:3]
     _, lines, _ = call(capsys, "predict", model, *files, "--jsonl")
@@ -175,6 +189,18 @@ def test_report_is_one_page(capsys, pictures, model, tmp_path):
     assert "http" not in html.partition("<body>")[2].replace("http://www.w3.org", "")
 
 
+def test_a_report_says_what_the_doctor_says(capsys, pictures, model, tmp_path):
+    short = shutil.copytree(model, tmp_path / "short")
+    about = json.loads((short / ABOUT).read_text())
+    about["config"]["steps"], about["measured"]["train_accuracy"] = 10, 0.5
+    (short / ABOUT).write_text(json.dumps(about))
+    _, said, _ = call(capsys, "doctor", short)
+    assert call(capsys, "report", short, pictures, "--out", tmp_path / "r.html")[0] == 0
+    found = [line.strip() for line in said.splitlines() if "of the steps that so many examples ask for" in line]
+    assert len(found) == 1
+    assert found[0] in (tmp_path / "r.html").read_text()
+
+
 def test_a_report_on_the_training_data_is_about_what_was_set_apart(capsys, pictures, model, tmp_path):
     code, out, err = call(capsys, "report", model, pictures, "--out", tmp_path / "r.html")
     assert code == 0, err
@@ -268,12 +294,27 @@ def test_a_damaged_model_is_said_to_be(capsys, pictures, model, tmp_path, hurt):
     assert words.get(hurt, "has format 99") in " ".join(err.split())
 
 
+@pytest.mark.parametrize("size", [(20, 1500), (60, 400), (150, 160)])
+def test_large_images_and_strips_are_made_small(capsys, tmp_path, size):
+    x = np.zeros((12, *size), dtype=np.uint8)
+    y = np.arange(12) % 2
+    for image, label in zip(x, y, strict=True):
+        image[size[0] // 2 * label :][: size[0] // 2] = 255
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    code, out, err = call(capsys, "fit", tmp_path / "a.npz", "--out", tmp_path / "m", "--time", "1s")
+    assert code == 0, err
+    shape = load(tmp_path / "m").shape
+    assert 16 <= shape[1] <= shape[2] <= 128
+    assert f"Resized to {shape[1]}×{shape[2]} pixels" in out
+    assert all(call(capsys, command, tmp_path / "m", tmp_path / "a.npz")[0] == 0 for command in ("predict", "report"))
+
+
 def test_the_time_is_kept_by_large_inputs(capsys, monkeypatch, tmp_path):
     x = np.random.default_rng(0).integers(0, 255, (8, 160, 160), dtype=np.uint8)
     np.savez(tmp_path / "large.npz", x=x, y=np.arange(8) % 2)
     timed = []
     monkeypatch.setattr("pstn.recipe.affordable", lambda model, data, *rest: timed.append(data.x.shape[1:]) or 1)
-    assert call(capsys, "fit", tmp_path / "large.npz", "--out", tmp_path / "m", "--time", "1s")[0] == 0
+    assert call(capsys, "fit", tmp_path / "large.npz", "--out", tmp_path / "m", "--time", "1s", "--size", "160")[0] == 0
     assert timed == [load(tmp_path / "m").shape]
 
 

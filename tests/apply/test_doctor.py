@@ -7,6 +7,7 @@ import torch
 
 from pstn import STN, Affine, Gaussian, Learned, Point, Similarity, nets
 from pstn.apply import Trained, examine
+from pstn.apply.card import card
 from pstn.apply.measure import chance_ece, lost, measure, poses, scores, strength
 from pstn.data import Data, Normalise
 from pstn.families import CPAB, Compose, Translation
@@ -109,6 +110,14 @@ def test_every_finding_says_what_to_change():
     assert "now 0.1" in found[0].advice
 
 
+def test_series_have_points_and_images_pixels():
+    ill = {"looks": True, "centre": 0.0, "spread": 0.0}
+    for shape, unit, other in ((SHAPE, "pixels", "points"), ((1, 128), "points", "pixels")):
+        said = [one.what.removeprefix("The transformer moves points") for one in examine(ill, shape=shape)]
+        assert len(said) == 2
+        assert all(unit in what and other not in what for what in said)
+
+
 def test_content_that_is_lost():
     x, shifts = blobs(2), torch.tensor([0.0, 2 / 3, 1.0, 1.5])  # the square reaches from -1/3 to 1/3
     kept = [1 - lost(x, Translation(), torch.tensor([[[s, 0.0]] * 2]), 0.0) for s in shifts.tolist()]
@@ -130,6 +139,12 @@ def test_strength_in_plain_units():
     both = strength(Compose(Affine(1), CPAB(4)), torch.randn(8, 4, 5), (50,))
     assert [row["name"] for row in both] == ["stretch", "shift", "smooth distortion"]
     assert {row["unit"] for row in both} == {"%", "points"}
+
+
+def test_wide_warps_are_written_out():
+    row = {"name": "stretch", "value": 1327.0, "unit": "%"}
+    about = {"data": {}, "shape": SHAPE, "classes": [], "measured": {"strength": [row]}}
+    assert "| stretch | ± 1330 % |" in card(about)
 
 
 def test_what_is_measured_is_plain_numbers():

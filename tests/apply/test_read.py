@@ -29,6 +29,12 @@ def test_large_and_differing_pictures_become_small_and_alike(tmp_path):
     assert read(tmp_path, size=12).data.x.shape[2:] == (12, 12)
 
 
+def test_strips_keep_their_short_side(tmp_path):
+    assert read(bars(tmp_path / "a", size=(16, 600))).data.x.shape[2:] == (16, 64)
+    assert read(bars(tmp_path / "b", size=(600, 40))).data.x.shape[2:] == (64, 16)
+    assert read(bars(tmp_path / "c", size=(200, 300))).data.x.shape[2:] == (44, 64)
+
+
 def test_parts_that_somebody_made(tmp_path):
     bars(tmp_path / "train")
     bars(tmp_path / "val", per_class=3)
@@ -83,7 +89,7 @@ def test_long_series_are_the_same_whatever_file_they_come_in(tmp_path, size):
     found = [read(tmp_path / name, size=size) for name in ("a.npz", "a.csv")]
     assert found[0].data.x.shape == (6, 1, size or 256)
     for other in (found[1], found[0]):
-        assert torch.allclose(other.data.x, resized(torch.from_numpy(x[:, None]).float(), (size or 256,)), atol=1e-5)
+        assert torch.allclose(other.data.x, resized(torch.from_numpy(x[:, None]), (size or 256,)), atol=1e-5)
         assert any(f"Resampled to {size or 256} points" in words for words in other.remarks)
     for name in ("a.npz", "a.csv"):
         again = read_again(tmp_path / name, found[1].how, (1, size or 256), found[1].data.classes)
@@ -130,6 +136,17 @@ def test_csv_with_the_label_last(tmp_path, header):
         inputs = list(read_inputs(one, source.how, (1, 40), source.data.classes))
         assert len(inputs) == 24
         assert torch.equal(torch.stack([x for _, x in inputs]), source.data.x), one
+
+
+@pytest.mark.parametrize("name", ["site 3.2026.csv", "site 3.2026.csv.gz", "site 3.2026.npz"])
+def test_points_in_names_are_no_endings(tmp_path, name):
+    """The model's folder is called so: those of 2025 and 2026 are two."""
+    x, y = np.arange(12.0).reshape(4, 3), np.arange(4) % 2
+    if name.endswith("npz"):
+        np.savez(tmp_path / name, x=x, y=y)
+    else:
+        np.savetxt(tmp_path / name, np.column_stack([y, x]), delimiter=",")
+    assert read(tmp_path / name).data.name == "site 3.2026"
 
 
 def test_csv_of_numbers_has_its_label_first(tmp_path):
@@ -193,6 +210,21 @@ def test_labels_are_no_part_of_new_series_whatever_they_are_called(tmp_path, tra
         assert torch.equal(torch.stack(inputs), source.data.x), file
 
 
+def test_remarks_above_a_table_are_none_of_its_lines(tmp_path):
+    values = np.column_stack([VALUES, np.arange(12) % 2])
+    np.savetxt(tmp_path / "a.csv", values, delimiter=",", header="logger 3, started on Monday\np,q,r,s,t,label")
+    source = read(tmp_path / "a.csv")
+    assert source.how["label"] == "label"
+    assert np.allclose(source.data.x[:, 0], VALUES)
+    inputs = [x for _, x in read_inputs(tmp_path / "a.csv", source.how, (1, 5), source.data.classes)]
+    assert torch.equal(torch.stack(inputs), source.data.x)
+    write(tmp_path / "b.csv", "# logger 3\n#\na,1,2\nb,x,3\n")
+    with pytest.raises(ValueError, match="line 4 has 'x'"):
+        read(tmp_path / "b.csv")
+    assert read(write(tmp_path / "c.csv", "#1,1,2\n#1,3,4\n#2,1,2\n#2,5,6\n")).data.counts == (2, 2)
+    assert read(write(tmp_path / "d.csv", "#1,1,2\n#1,3,4\n2,1,2\n2,5,6\n")).data.counts == (2, 2)
+
+
 def test_none_is_a_class_among_labels_and_a_gap_among_numbers(tmp_path):
     source = read(write(tmp_path / "a.csv", "p,q,r,class\n1,2,3,none\n3,none,5,crack\n1,2,3,none\n3,4,5,crack\n"))
     assert source.data.classes == ("crack", "none")
@@ -240,6 +272,20 @@ def test_what_is_hidden_or_beside_the_classes_is_no_image(tmp_path):
     assert again.remarks == source.remarks
     names = [name for name, _ in read_inputs(tmp_path / "bars" / "lying", source.how, (1, 16, 16), ("a", "b"))]
     assert len(names) == 8
+
+
+def test_series_with_gaps_are_the_same_whatever_file_they_come_in(tmp_path):
+    x, y = np.random.default_rng(0).random((6, 8)), np.arange(6) % 2
+    x[0, 2:4], x[1, 5:] = np.nan, np.nan
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    np.savetxt(tmp_path / "a.csv", np.column_stack([y, x]), delimiter=",")
+    array, sheet = (read(tmp_path / name) for name in ("a.npz", "a.csv"))
+    assert torch.allclose(array.data.x, sheet.data.x)
+    assert any("missing values are interpolated" in words for words in array.remarks)
+    for name in ("a.npz", "a.csv"):
+        arguments = (tmp_path / name, array.how, (1, 8), array.data.classes)
+        assert torch.allclose(read_again(*arguments).x, array.data.x)
+        assert torch.allclose(torch.stack([one for _, one in read_inputs(*arguments)]), array.data.x)
 
 
 def test_ts(tmp_path):

@@ -53,11 +53,29 @@ def test_layouts_that_are_not_plain_must_be_given(shape):
         from_arrays(np.zeros(shape), Y)
 
 
-def test_only_bytes_are_scaled():
-    values = np.array([[0, 51, 255]] * 4)
-    assert torch.allclose(from_arrays(values.astype(np.uint8), Y).x[0, 0], torch.tensor([0, 0.2, 1]))
-    assert from_arrays(values, Y).x[0, 0].tolist() == [0, 51, 255]
-    assert from_arrays(values > 50, Y).x[0, 0].tolist() == [0, 1, 1]
+def test_missing_values_of_series_are_filled_where_one_asks_for_it():
+    x = np.arange(48.0).reshape(4, 2, 6)
+    gaps = x.copy()
+    gaps[0, 1, 2:4] = np.nan
+    gaps[1, :, 4:] = np.nan
+    found = from_arrays(gaps, Y, layout="NCL", missing="interpolate").x
+    assert torch.equal(found[[0, 2, 3]], torch.from_numpy(x[[0, 2, 3]]).float()), "between its neighbours, where it was"
+    assert found[1, 0, [0, -1]].tolist() == [12, 15], "four points, stretched"
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        from_arrays(gaps, Y, layout="NCL")
+    gaps[2, 1] = np.nan
+    with pytest.raises(ValueError, match="has no values"):
+        from_arrays(gaps, Y, layout="NCL", missing="interpolate")
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        from_arrays(gaps, Y, layout="NHW", missing="interpolate")
+
+
+def test_only_bytes_of_images_are_scaled():
+    values = np.array([[[0, 51, 255]]] * 4)
+    assert torch.allclose(from_arrays(values.astype(np.uint8), Y).x[0, 0, 0], torch.tensor([0, 0.2, 1]))
+    assert from_arrays(values, Y, layout="NHW").x[0, 0, 0].tolist() == [0, 51, 255]
+    assert from_arrays(values > 50, Y, layout="NHW").x[0, 0, 0].tolist() == [0, 1, 1]
+    assert from_arrays(values[:, 0].astype(np.uint8), Y).x[0, 0].tolist() == [0, 51, 255], "series as other files say"
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,9 @@ def test_files_that_are_no_text_truncated_or_missing(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(ValueError, match="is not a text file"):
         read_tsv(tmp_path / "a.tsv")
+    (tmp_path / "a.csv").write_text("süß,1,2\nherb,1,2\n", encoding="latin-1")
+    with pytest.raises(ValueError, match="if it is text, save it as UTF-8"):
+        read_tsv(tmp_path / "a.csv")
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(TSV.encode())[:-10])
     with pytest.raises(ValueError, match="truncated or damaged"):
         read_tsv(tmp_path / "b.tsv.gz")

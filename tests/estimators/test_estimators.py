@@ -1,6 +1,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -158,7 +160,7 @@ def test_without_warps_it_is_a_plain_network():
     plain = PSTNTimeSeriesClassifier(warp=False, max_steps=STEPS, random_state=0).fit(x, y)
     assert plain.score(x, y) > 0.9
     assert not plain.predictive(x).mutual_information.any()
-    assert np.array_equal(plain.transform(x), x.astype(np.float32))
+    assert np.array_equal(plain.transform(x), x)
     with pytest.raises(ValueError, match="no warps"):
         plain.pose(x)
 
@@ -217,6 +219,7 @@ def test_a_time_budget_is_kept():
     estimator = PSTNTimeSeriesClassifier(time_budget=1.0, max_steps=100_000).fit(x, y)
     assert time.perf_counter() - start < 6
     assert 1 <= estimator.n_steps_ < 100_000
+    assert estimator.stopped_ in ("time is up", "the planned steps are taken")
     with pytest.raises(ValueError, match="time_budget is 0"):
         PSTNTimeSeriesClassifier(time_budget=0).fit(x, y)
 
@@ -332,6 +335,16 @@ def test_series_come_in_many_forms():
     assert estimator.transform(x[:, 0]).shape == x[:, 0].shape
 
 
+def test_how_far_series_are_from_zero_does_not_matter(tmp_path):
+    x, y = series()
+    far = PSTNTimeSeriesClassifier(max_steps=STEPS, early_stopping=True, random_state=0).fit(x + 1.7e9, y)
+    assert far.score(x + 1.7e9, y) > 0.9
+    assert np.std(far.transform(x + 1.7e9) - 1.7e9) == pytest.approx(np.std(x), rel=0.1)
+    far.save(tmp_path / "far.safetensors")
+    again = PSTNTimeSeriesClassifier.load(tmp_path / "far.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(x + 1.7e9), far.predict_proba(x + 1.7e9))
+
+
 def test_series_of_different_lengths_and_several_channels():
     x, y = series(channels=2)
     cut = [one[:, : 14 + i % 7] for i, one in enumerate(x)]
@@ -384,6 +397,22 @@ def test_errors_say_what_is_wrong(make, data):
         make(max_steps=1, early_stopping=True, validation_fraction=20).fit(x, y)
     with pytest.raises(ValueError, match="NaN"):
         make(max_steps=1).fit(x, y).predict(bad)
+
+
+@cases
+def test_what_may_only_be_read_is_read(make, data):
+    """As processes share it; torch's warning comes once a process, so another one listens."""
+    x, y = data()
+    code = f"""
+import numpy as np
+from pstn.estimators import {make.__name__}
+x, y = np.array({x.tolist()}), np.array({y.tolist()})
+for one in (x, y):
+    one.flags.writeable = False
+{make.__name__}(max_steps=1).fit(x, y).predict(x.reshape(len(x), *x.shape[-2:])[:3])
+"""
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_missing_values_in_a_list_are_found_too():

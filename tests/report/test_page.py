@@ -1,6 +1,7 @@
 """A page stands alone: nothing beside it, nothing fetched, no script."""
 
 import base64
+import errno
 from html.parser import HTMLParser
 
 import pytest
@@ -72,6 +73,18 @@ def test_the_same_page_is_the_same_file(page, tmp_path):
     page.figure(lambda: choices({"w": {0.1: [1.0]}}, "NLL"), "once")
     assert page.parts[-1] == once
     assert page.write(tmp_path / "new" / "index.html").read_text(encoding="utf-8").startswith(again[:200])
+
+
+def test_a_full_disk_leaves_the_page_that_was_there(page, tmp_path, monkeypatch):
+    def full(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = page.write(tmp_path / "index.html").read_text(encoding="utf-8")
+    page.text("more")
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        page.write(tmp_path / "index.html")
+    assert [file.read_text(encoding="utf-8") for file in tmp_path.iterdir()] == [before]
 
 
 def test_it_fits_a_phone(page):

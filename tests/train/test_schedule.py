@@ -1,10 +1,14 @@
 import math
+import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import tyro
+from subject import assert_same, make_model, weights
 
-from pstn.train import Train
+from pstn.train import Train, fit, load_model
 from pstn.train.schedule import factor
 
 PER_EPOCH, EPOCHS = 7, 30
@@ -124,3 +128,38 @@ def test_the_command_line_fills_it(capsys):
     text = capsys.readouterr().out
     assert "Passes over the training data" in text
     assert "The localizer's learning rate" in text
+
+
+def test_the_schedule_ends_with_the_time(tmp_path, model, data, validation, config):
+    """A machine that gets slower while it trains: fewer steps are taken, and the last are as small as planned."""
+    taken = []
+
+    def slower(x):
+        taken.append(len(x))
+        time.sleep(0.02 if len(taken) > 20 else 0.0)
+        return x
+
+    plan = replace(config, steps=400, schedule="cosine")
+    run = fit(model, data, validation, plan, directory=tmp_path, augment=slower, seconds=2.5, progress=False)
+    assert 40 < run.steps == len(taken) < 200
+    assert run.seconds < 5
+    assert run.history[-1]["step"] == run.steps
+    assert run.history[-1]["lr"] < 0.05 * config.lr
+    assert "validation_nll" in run.history[-1]
+    again = make_model()
+    load_model(again, tmp_path / "model.safetensors")
+    assert_same(weights(again), weights(model))
+
+
+def test_time_enough_changes_nothing(data, config):
+    plan = replace(config, schedule="cosine")
+    runs = [fit(make_model(), data, config=plan, seconds=seconds, progress=False) for seconds in (None, 1000.0)]
+    assert_same(weights(runs[0].model), weights(runs[1].model))
+
+
+@pytest.mark.parametrize("name", ["epochs", "steps", "batch_size", "samples"])
+def test_what_is_counted_is_whole(name):
+    """As a grid of settings has it that was made by linspace."""
+    with pytest.raises(TypeError, match=f"{name} is 100.0; expected a whole number"):
+        Train(**{name: 100.0})
+    assert getattr(Train(**{name: np.int64(100)}), name) == 100
