@@ -14,6 +14,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from pstn.data import Data
+from pstn.modes import Modes
 from pstn.objectives import KLWeight
 from pstn.stn import param_groups
 from pstn.train.checkpoint import save_model
@@ -90,7 +91,8 @@ def fit(
         augment: Applied to each training batch; draws from torch's own generators only.
 
     Returns:
-        The history and the model. The model ends on the training device, in the mode it came in.
+        The history and the model. The model ends on the training device, in the mode it came in. Parts that are in
+        evaluation mode in a model that is not, such as batch statistics that are to stay, are so in training, too.
 
     Raises:
         FloatingPointError: The loss or the weights became NaN or infinite.
@@ -111,7 +113,7 @@ def fit(
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     fabric = Fabric(accelerator=accelerator, devices=config.devices, precision=config.precision)
     fabric.launch()
-    was_training = model.training
+    modes = Modes(model)
     # Processes share the order of the examples but each draws its own noise.
     with Signals() as signals, seeded(config.seed + 7919 * fabric.global_rank, fabric.device):
         loop = Loop(fabric, signals, model, train, validation, config, loss, augment)
@@ -121,7 +123,7 @@ def fit(
             loop.begin(resume)
             loop.go(progress)
         finally:
-            model.train(was_training)
+            modes.restore()
     state = loop.state
     return Run(model, state.history, state.best, loop.directory, state.seconds, state.step)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from pstn.data import Data
+from pstn.modes import Modes
 from pstn.train.config import Train
 from pstn.train.display import Display
 from pstn.train.fleet.files import write_checkpoint, write_members
@@ -42,7 +43,7 @@ class Fleet:
         self.config = config
         self.device = torch.device(_accelerator(config))
         self.configs = [member.config for member in members]
-        self.modes = [member.model.training for member in members]
+        self.modes = [Modes(member.model) for member in members]
         for member in members:
             data = (member.train, member.validation)
             model = member.model.to(member.train.x.device)
@@ -121,8 +122,8 @@ class Fleet:
             raise
         finally:
             self.display.close()
-            for member, mode in zip(self.members, self.modes, strict=True):
-                member.model.train(mode)
+            for modes in self.modes:
+                modes.restore()
 
     @property
     def mixed(self) -> bool:

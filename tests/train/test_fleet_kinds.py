@@ -1,0 +1,128 @@
+"""Networks of kinds that torch cannot stack, or not easily: in a fleet they are what they are alone, or are refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from subject import CONFIG, close, localizer, make_data, weights
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pstn import STN, Similarity
+from pstn.train import Member, fit, fit_fleet, seeded
+
+FLAT = 64  # the pixels of an example
+
+
+class Recurrent(nn.Module):
+    """A gated recurrent network over an image's rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.over, self.out = nn.GRU(8, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.out(self.over(x[:, 0])[0][:, -1])
+
+
+class Classifier(nn.Module):
+    """A linear layer behind something that each kind below has of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(FLAT, 3)
+
+    def forward(self, x):
+        return self.out(self.seen(x).flatten(1))
+
+
+class Deciding(Classifier):
+    def seen(self, x):
+        return x if x.mean() > 0.03 else -x
+
+
+class Masking(Classifier):
+    def seen(self, x):
+        return x * x[x > 0].mean()
+
+
+class Averaging(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(FLAT))
+
+    def seen(self, x):
+        before = self.mean
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().flatten(1).mean(0)
+        return x.flatten(1) * (1 + before) - self.mean
+
+
+class Writing(Classifier):
+    def seen(self, x):
+        return x.mul_(2.0)
+
+
+class Again(Classifier):
+    def forward(self, x):
+        return checkpoint(self.out, x.flatten(1), use_reentrant=False)
+
+
+def convolved(*layers):
+    return lambda: nn.Sequential(nn.Conv2d(1, 4, 3), *(layer() for layer in layers), nn.Flatten(), nn.LazyLinear(3))
+
+
+def trained(kind, count=2, config=CONFIG, data=None):
+    """One network alone, and as the last of a fleet."""
+    data = make_data() if data is None else data
+
+    def network(i):
+        with seeded(i):
+            model = STN(kind(), localizer(), Similarity(), features=8)
+            model(data.x[:1].clone())  # so that lazy layers know their shapes
+            return model
+
+    configs = [replace(config, seed=i) for i in range(count)]
+    members = [Member(network(i), data, data, configs[i]) for i in range(count)]
+    return fit(network(count - 1), data, data, configs[-1], progress=False), fit_fleet(members, progress=False)[-1]
+
+
+def same(alone, fleet, atol=1e-4):
+    assert fleet.failure is None
+    close(weights(alone.model), weights(fleet.model), atol=atol)
+    for one, other in zip(alone.history, fleet.history, strict=True):
+        assert other["validation_nll"] == pytest.approx(one["validation_nll"], rel=1e-3, abs=10 * atol)
+
+
+@pytest.mark.parametrize("whole", ["training", "evaluation"])
+def test_parts_in_evaluation_mode_stay_so(whole):
+    """Batch statistics that are not to move do not, in a model that is in training mode; nor is its mode lost."""
+    data = make_data()
+
+    def network(i):
+        with seeded(i):
+            model = STN(convolved(lambda: nn.BatchNorm2d(4))(), localizer(), Similarity(), features=8)
+            model(data.x)
+            model.train(whole == "training").body[1].eval()
+            return model
+
+    alone = fit(network(1), data, data, CONFIG, progress=False).model
+    fleet = fit_fleet([Member(network(i), data, data, CONFIG) for i in range(2)], progress=False)[1].model
+    close(weights(alone), weights(fleet))
+    for model in (alone, fleet):
+        moved = not torch.equal(model.body[1].running_mean, network(1).body[1].running_mean)
+        assert moved == (whole == "evaluation"), "a model in evaluation mode is trained as a whole"
+        assert [module.training for module in model.modules()] == [m.training for m in network(1).modules()]
+
+
+def test_networks_with_other_parts_in_evaluation_mode_are_not_mixed_up():
+    data = make_data()
+
+    def network(rests):
+        with seeded(0):
+            model = STN(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(FLAT, 3)))
+            model.body[0].train(not rests)
+            return model
+
+    runs = fit_fleet([Member(network(rests), data, None, CONFIG) for rests in (True, False)], progress=False)
+    assert [int(run.model.body[0].num_batches_tracked) for run in runs] == [0, 15]
