@@ -94,6 +94,15 @@ def same(alone, fleet, atol=1e-4):
         assert other["validation_nll"] == pytest.approx(one["validation_nll"], rel=1e-3, abs=10 * atol)
 
 
+@pytest.mark.parametrize("patience", [0, 10**9], ids=["recorded", "eager"])
+@pytest.mark.parametrize("large", [0, 10**9], ids=["apart", "stacked"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_buffer_may_be_assigned_to(count, large, patience, monkeypatch):
+    monkeypatch.setattr("pstn.train.fleet.lane.PATIENCE", patience)
+    monkeypatch.setattr("pstn.train.fleet.stack.LARGE", large)
+    same(*trained(Averaging, count))
+
+
 @pytest.mark.parametrize("whole", ["training", "evaluation"])
 def test_parts_in_evaluation_mode_stay_so(whole):
     """Batch statistics that are not to move do not, in a model that is in training mode; nor is its mode lost."""

@@ -257,7 +257,7 @@ class Fleet:
                 for numbers in zip(*([r.draw(s) for r in requests[len(chunk)]] for s in sources), strict=True)
             ]
             with torch.autocast(self.device.type, torch.bfloat16, self.mixed):
-                scores, _ = self.stack.run(self.stack.weights, self.stack.still, x, y, noise)
+                scores, _, _ = self.stack.run(self.stack.weights, self.stack.still, x, y, noise)
             totals += len(chunk) * scores.double()
         values = (totals / count).tolist()
         better = torch.zeros(len(self.members), dtype=torch.bool)

@@ -115,22 +115,36 @@ class Stack:
         y: Tensor,
         noise: Sequence[Tensor],
         kl_weight: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """What the units return, (M, ...), each for its own batch (M, B, ...), labels (M, B) and noise (M, ...)."""
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What the units return, (M, ...), each for its own batch (M, B, ...), labels (M, B) and noise (M, ...).
+
+        And by name, what they have put in the place of what was still. What they write to is written to.
+        """
 
         def one(named: dict, still: dict, x: Tensor, y: Tensor, kl_weight: Tensor | None, *noise: Tensor) -> Any:
+            given = {**named, **still, **self.common}
             with Feed(noise), self.faster() as faster:
-                out = functional_call(self.unit, (named, still, self.common), (x, y, kl_weight))
+                out = functional_call(self.unit, given, (x, y, kl_weight))
             self.multiplies |= getattr(faster, "multiplied", False)
-            return out
+            return *out, {name: given[name].detach() for name, value in still.items() if given[name] is not value}
+
+        if self.apart and len(weights) > 1:
+            rows = []
+            for m in range(len(weights)):
+                own = {name: value[m : m + 1] for name, value in still.items()}
+                drawn = [numbers[m : m + 1] for numbers in noise]
+                weight = None if kl_weight is None else kl_weight[m : m + 1]
+                rows.append(self.run(weights[m : m + 1], own, x[m : m + 1], y[m : m + 1], drawn, weight))
+            first, second, put = zip(*rows, strict=True)
+            return torch.cat(first), torch.cat(second), {n: torch.cat([each[n] for each in put]) for n in put[0]}
 
         if self.device.type == "cpu" and len(weights) == 1:  # the rules of vmap take some operations apart
             row = {name: _channels_last(value[0]) for name, value in self.named(weights).items()}
             own = {name: value[0] for name, value in still.items()}
             weight = None if kl_weight is None else kl_weight[0]
             with undrawn():
-                loss, terms = one(row, own, x[0], y[0], weight, *(drawn[0] for drawn in noise))
-            return loss[None], terms[None]
+                loss, terms, put = one(row, own, x[0], y[0], weight, *(drawn[0] for drawn in noise))
+            return loss[None], terms[None], {name: value[None] for name, value in put.items()}
         dims = (0, 0, 0, 0, None if kl_weight is None else 0, *[0] * len(noise))
         return vmap(one, in_dims=dims)(self.named(weights), still, x, y, kl_weight, *noise)
 
@@ -185,8 +199,10 @@ class Stack:
             still, noise = dict(zip(names, rest, strict=False)), rest[len(names) :]
             weights = weights.detach().requires_grad_()
             with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, autocast):
-                loss, terms = self.run(weights, still, x, y, noise, kl_weight)
+                loss, terms, put = self.run(weights, still, x, y, noise, kl_weight)
                 (gradient,) = torch.autograd.grad(loss.sum(), weights)
+            for name, value in put.items():  # not before the gradient, which may read what was there
+                still[name].copy_(value)
             return loss.detach(), terms.detach(), gradient
 
         return go
