@@ -94,6 +94,10 @@ def same(alone, fleet, atol=1e-4):
         assert other["validation_nll"] == pytest.approx(one["validation_nll"], rel=1e-3, abs=10 * atol)
 
 
+def test_a_dropout_of_everything_leaves_nothing():
+    same(*trained(convolved(lambda: nn.Dropout(1.0))))
+
+
 @pytest.mark.parametrize("patience", [0, 10**9], ids=["recorded", "eager"])
 @pytest.mark.parametrize("large", [0, 10**9], ids=["apart", "stacked"])
 @pytest.mark.parametrize("count", [1, 2])
