@@ -94,6 +94,30 @@ def same(alone, fleet, atol=1e-4):
         assert other["validation_nll"] == pytest.approx(one["validation_nll"], rel=1e-3, abs=10 * atol)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [Recurrent, Deciding, Masking, convolved(lambda: nn.BatchNorm2d(4, momentum=None))],
+    ids=["recurrent", "deciding", "masking", "averaged statistics"],
+)
+def test_networks_that_cannot_be_stacked_take_turns(kind):
+    with pytest.warns(UserWarning, match="one after the other"):
+        same(*trained(kind))
+
+
+@pytest.mark.parametrize("layer", [nn.PReLU, lambda: nn.ConvTranspose2d(4, 2, 3)], ids=["PReLU", "transposed"])
+def test_so_do_those_that_cannot_in_sixteen_bits(layer):
+    with pytest.warns(UserWarning, match="one after the other"):
+        same(*trained(convolved(layer), config=replace(CONFIG, precision="bf16-mixed", lr=1e-3)), atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", [Deciding, Masking])
+def test_steps_that_depend_on_values_are_not_written_down(kind, monkeypatch):
+    """A recording would go on as the first step did, whatever it is given."""
+    monkeypatch.setattr("pstn.train.fleet.lane.PATIENCE", 0)
+    with pytest.warns(UserWarning, match="not written down"):
+        same(*trained(kind, count=1))
+
+
 def test_a_dropout_of_everything_leaves_nothing():
     same(*trained(convolved(lambda: nn.Dropout(1.0))))
 
@@ -105,6 +129,13 @@ def test_a_buffer_may_be_assigned_to(count, large, patience, monkeypatch):
     monkeypatch.setattr("pstn.train.fleet.lane.PATIENCE", patience)
     monkeypatch.setattr("pstn.train.fleet.stack.LARGE", large)
     same(*trained(Averaging, count))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("kind", [Again, lambda: nn.Sequential(nn.Flatten(), nn.Linear(FLAT, 5), nn.RReLU())])
+def test_what_a_fleet_cannot_do_is_refused_in_words(kind, count):
+    with pytest.raises(RuntimeError, match=r"fleet cannot train these networks; fit\(...\) can"):
+        trained(kind, count)
 
 
 @pytest.mark.parametrize("whole", ["training", "evaluation"])

@@ -60,9 +60,12 @@ class Fleet:
 
         self.examples = len(members[0].train)
         self.per_epoch, self.total = config.per_epoch(self.examples), config.length(self.examples)
-        if self.device.type == "cpu" and len(members) > 1:
+        if self.device.type == "cpu":
             self.stack.unit.train()
-            self.stack.apart = self.stack.large(*batch)
+            self.stack.apart = len(members) > 1 and self.stack.large(*batch)
+            held = members[0].validation
+            some = None if held is None else (held.x[:2].to(self.device), held.y[:2].to(self.device))
+            self.stack.try_out(self.mixed, batch, some)
         # Settings are worked out once for all members that share them: whatever a config says but for its seed.
         alike = [replace(c, seed=0) for c in self.configs]
         self.settings = list(dict.fromkeys(alike))
