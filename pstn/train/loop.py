@@ -358,7 +358,8 @@ class Loop:
             for x, y in zip(data.x.split(size), data.y.split(size), strict=True):
                 if self.signals.received is not None and self.fabric.world_size == 1:
                     raise Interrupted
-                totals += len(x) * self.module(x, y).double().cpu()
+                scores = self.module(x.clone(), y)  # a model may write to what it is given
+                totals += len(x) * scores.double().cpu()
         return {
             f"validation_{name}": value / len(data) for name, value in zip(self.scores, totals.tolist(), strict=True)
         }

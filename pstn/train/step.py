@@ -137,7 +137,8 @@ def check(
         raise ValueError("keep='best' needs validation data to tell which weights are best")
     shown = augment is None or isinstance(augment, nn.Module)  # what the model is given
     with torch.no_grad(), seeded(0, train.x.device):
-        example = augment(train.x[:1]) if isinstance(augment, nn.Module) else train.x[:1]
+        example = train.x[:1].clone()  # which a model may write to
+        example = augment(example) if isinstance(augment, nn.Module) else example
     if shown and validation is not None and validation.x.shape[1:] != example.shape[1:]:
         raise ValueError(
             f"validation examples have shape {tuple(validation.x.shape[1:])}, training ones {tuple(example.shape[1:])}"

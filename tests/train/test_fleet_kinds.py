@@ -131,6 +131,22 @@ def test_a_buffer_may_be_assigned_to(count, large, patience, monkeypatch):
     same(*trained(Averaging, count))
 
 
+def test_a_model_may_write_to_what_it_is_given():
+    data = make_data()
+    before = data.x.clone()
+
+    def network(i):
+        with seeded(i):
+            return STN(Writing())
+
+    config = replace(CONFIG, lr=1e-3)
+    alone = fit(network(1), data, data, config, progress=False)
+    fleet = fit_fleet([Member(network(i), data, data, config) for i in range(2)], progress=False)[1]
+    assert torch.equal(data.x, before)
+    same(alone, fleet)
+    assert alone.history[-1]["validation_nll"] == pytest.approx(alone.history[-1]["nll"], abs=0.3)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("kind", [Again, lambda: nn.Sequential(nn.Flatten(), nn.Linear(FLAT, 5), nn.RReLU())])
 def test_what_a_fleet_cannot_do_is_refused_in_words(kind, count):

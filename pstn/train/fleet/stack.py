@@ -285,7 +285,7 @@ def unread(unit: Unit, x: Tensor, y: Tensor) -> set[str]:
     unit = copy.deepcopy(unit).to(x.device).train()
     named = {name: p for name, p in unit.named_parameters() if p.requires_grad}
     with seeded(0, x.device):
-        loss, _ = unit(x, y, torch.zeros((), device=x.device))
+        loss, _ = unit(x.clone(), y, torch.zeros((), device=x.device))
     gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True) if named else ()
     return {name for name, gradient in zip(named, gradients, strict=True) if gradient is None}
 
