@@ -216,7 +216,7 @@ class Places(nn.Module):
 
     Arguments:
         encoder: Says what is in a window, and in all of a picture's at once; frozen.
-        shape: One picture's shape, (C, H, W).
+        shape: One picture's shape, (C, H, W), as high as wide.
         size: The side of a window, in pixels.
         step: Pixels from one window to the next.
         margin: The margin α.
@@ -249,6 +249,11 @@ class Places(nn.Module):
     ) -> None:
         super().__init__()
         first = 9
+        if len(set(shape[1:])) > 1:
+            raise ValueError(
+                f"pictures have shape {tuple(shape)}; expected square ones, since a window has its picture's "
+                "proportions: pad them to a square first"
+            )
         if any((side - size) % step for side in shape[1:]) or size < first:
             raise ValueError(
                 f"windows of {size} pixels, {step} apart, in pictures of shape {tuple(shape)}; expected a size of at "

@@ -15,7 +15,7 @@ from pstn.distributions import Delta, GammaNormal, gamma_quantile
 from pstn.families.cpab import CPAB
 from pstn.families.cpab.flow import plain
 from pstn.grid import check_choice
-from pstn.inference import _evaluating
+from pstn.modes import evaluating
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -168,7 +168,7 @@ def to_program(model: STN | Wrapped, example: Float[Tensor, "b c *space"], *, sa
     if len(example) < 2:
         raise ValueError(f"the example has {len(example)} inputs; export needs at least 2 to leave the batch size open")
     # The graph is for predicting; and a loop in it is not traced with gradients.
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), evaluating(model):
         path = SampledPath(model, samples) if samples else MeanPath(model)
         return torch.export.export(path, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from pstn.distributions import Method, draw
 from pstn.families.base import Family
 from pstn.grid import Mode, Padding
 from pstn.labels import Labels
+from pstn.modes import evaluating
 from pstn.nets.small import Blind
 from pstn.objectives import log_mean_exp
 from pstn.posterior import Posterior
@@ -121,7 +121,7 @@ def predict(
     device = next((t.device for t in (*model.parameters(), *model.buffers())), None)
     parts: list[Predictive] = []
     done = 0
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), evaluating(model):
         for batch in _batches(x, batch_size, progress):
             _check_finite(batch, done)
             # An empty batch has the shape of a full one with nothing in it: ask about one blank input, keep none.
@@ -406,15 +406,3 @@ def _takes_samples(model: nn.Module) -> bool:
     inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return passes_on and isinstance(inner, nn.Module) and _takes_samples(inner)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module is in the mode it was in, a frozen part included."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

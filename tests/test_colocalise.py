@@ -130,6 +130,8 @@ def test_networks_whose_windows_would_differ_are_refused():
         Layers(nn.Sequential(nn.Sequential(nn.Flatten(), nn.ReLU()))).everywhere(x, 28, 4)
     with pytest.raises(ValueError, match="steps that lead from one edge to the other"):
         Places(padded, (1, 85, 85))
+    with pytest.raises(ValueError, match=r"\(1, 60, 84\); expected square ones"):
+        Places(padded, (1, 60, 84))
 
 
 def looking(seed, encoder, channels=8):

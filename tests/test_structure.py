@@ -16,7 +16,7 @@ LAYERS = [
     ["_version", "grid"],
     ["families", "distributions"],
     ["warp", "kernels"],
-    ["labels", "posterior", "placement"],
+    ["labels", "posterior", "placement", "modes"],
     ["stn", "nets"],
     ["objectives", "inference", "metrics", "pose", "colocalise", "uncertainty", "wrap", "export"],
     ["data"],

@@ -129,6 +129,8 @@ class Comparison:
     table: Rows
     results: Sequence[Result]
     """Of the rows that are measured, in the table's order."""
+    lost: Sequence[str] = ()
+    """Names of the rows whose networks have all diverged: there is nothing to measure of them."""
 
     @cached_property
     def by_name(self) -> dict[str, Result]:
@@ -326,6 +328,8 @@ class Comparison:
                 test = result.against_paper(metric)
                 alike += test is not None and test.p > LEVEL
         said = [f"{len(self.results)} of {len(self.table.rows)} rows are measured."]
+        if self.lost:
+            said.append(f"All networks diverged, at the best of their settings: {', '.join(self.lost)}.")
         if total and not self.table.slice:
             said.append(
                 f"{near} of {total} rows as published are within one deviation of the paper's mean (if the paper's own "
@@ -357,7 +361,7 @@ def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
         results: The folder of results.
     """
     by_recipe = {(r["recipe"], r["fold"]): r for r in Results(results_path(results, table)).records.values()}
-    found = []
+    found, lost = [], []
     for row in table.rows if by_recipe else ():  # a recipe takes building the network: not where there is no record
 
         def record(by: Experiment, setting: Setting, fold: int) -> Record | None:
@@ -377,7 +381,9 @@ def compare(table: Rows, *, results: Path = Path("results")) -> Comparison:
         every = [one for cell in cells if (one := record(*cell)) is not None]
         if sound:
             found.append(Result(row, setting, sound, every, further))
-    return Comparison(table, found)
+        else:
+            lost.append(row.name)
+    return Comparison(table, found, lost)
 
 
 def shown(metric: str) -> tuple[str, float, int]:

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from pstn.data import Data
+from pstn.modes import Modes
 from pstn.objectives import KLWeight
 from pstn.stn import param_groups
 from pstn.train.checkpoint import save_model
@@ -93,7 +94,8 @@ def fit(
             take longer, by the pace seen so far, fewer are taken, and the schedule of the learning rate ends with them.
 
     Returns:
-        The history and the model. The model ends on the training device, in the mode it came in.
+        The history and the model. The model ends on the training device, in the mode it came in. Parts that are in
+        evaluation mode in a model that is not, such as batch statistics that are to stay, are so in training, too.
 
     Raises:
         FloatingPointError: The loss or the weights became NaN or infinite.
@@ -114,7 +116,7 @@ def fit(
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     fabric = Fabric(accelerator=accelerator, devices=config.devices, precision=config.precision)
     fabric.launch()
-    was_training = model.training
+    modes = Modes(model)
     # Processes share the order of the examples but each draws its own noise.
     with Signals() as signals, seeded(config.seed + 7919 * fabric.global_rank, fabric.device):
         loop = Loop(fabric, signals, model, train, validation, config, loss, augment)
@@ -124,7 +126,7 @@ def fit(
             loop.begin(resume)
             loop.go(progress)
         finally:
-            model.train(was_training)
+            modes.restore()
     state = loop.state
     return Run(model, state.history, state.best, loop.directory, state.seconds, state.step)
 
@@ -374,7 +376,8 @@ class Loop:
             for x, y in zip(data.x.split(size), data.y.split(size), strict=True):
                 if self.signals.received is not None and self.fabric.world_size == 1:
                     raise Interrupted
-                totals += len(x) * self.module(x, y).double().cpu()
+                scores = self.module(x.clone(), y)  # a model may write to what it is given
+                totals += len(x) * scores.double().cpu()
         return {
             f"validation_{name}": value / len(data) for name, value in zip(self.scores, totals.tolist(), strict=True)
         }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data import Data
+from pstn.modes import evaluating, resting
 from pstn.objectives import KLPer, elbo, log_likelihood, log_mean_exp, nll
 from pstn.posterior import LearnedHead
 from pstn.stn import Output
@@ -39,6 +40,7 @@ class Step(nn.Module):
         kl_weight: The KL divergence's weight at the next step.
         terms: The last batch's :data:`TERMS`, without gradient; with a loss of its own, the loss alone.
         mean: How the examples' numbers become one of the batch, where it is not the loss that is their mean.
+        resting: The parts of the model that are in evaluation mode also in training.
     """
 
     def __init__(self, model: nn.Module, config: Train, loss: Loss | None = None) -> None:
@@ -49,6 +51,14 @@ class Step(nn.Module):
         self.kl_weight = config.kl_weight
         self.terms: tuple[Tensor, ...] = ()
         self.mean: Callable[[Tensor], Tensor] = torch.mean
+        self.resting = resting(model)
+
+    def train(self, mode: bool = True) -> Step:
+        """Set training mode, except for what rests."""
+        super().train(mode)
+        for name in self.resting:
+            self.model.get_submodule(name).training = False
+        return self
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The loss, or the stacked scores: means over the batch."""
@@ -127,7 +137,8 @@ def check(
         raise ValueError("keep='best' needs validation data to tell which weights are best")
     shown = augment is None or isinstance(augment, nn.Module)  # what the model is given
     with torch.no_grad(), seeded(0, train.x.device):
-        example = augment(train.x[:1]) if isinstance(augment, nn.Module) else train.x[:1]
+        example = train.x[:1].clone()  # which a model may write to
+        example = augment(example) if isinstance(augment, nn.Module) else example
     if shown and validation is not None and validation.x.shape[1:] != example.shape[1:]:
         raise ValueError(
             f"validation examples have shape {tuple(validation.x.shape[1:])}, training ones {tuple(example.shape[1:])}"
@@ -146,10 +157,8 @@ def check(
         return
     if config.precision == "64-true":  # training will make model and data so
         example = example.to(next((p.dtype for p in model.parameters()), example.dtype))
-    was_training = model.training
-    with torch.no_grad(), seeded(0, train.x.device):
-        logits = model.eval()(example, samples=1).logits
-    model.train(was_training)
+    with torch.no_grad(), seeded(0, train.x.device), evaluating(model):
+        logits = model(example, samples=1).logits
     for data in (train, validation):
         if data is not None and int(data.y.max()) >= logits.shape[-1]:
             raise ValueError(

@@ -1,5 +1,6 @@
 """Paper against ours, from the file of results alone."""
 
+import json
 import math
 import shutil
 import statistics
@@ -35,6 +36,15 @@ def test_an_unfinished_or_changed_row_is_not_shown(table, done):
     comparison = compare(changed, results=done / "results")
     assert {result.row.name for result in comparison.results} == {"cnn", "fast", "jitter", "frozen"}
     assert comparison.tested(table.claims[0]) == ("not run", None)
+
+
+def test_a_row_whose_networks_have_all_diverged_is_named(table, done):
+    path = done / "results/toy/few_digits.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = [{**r, "failure": "the loss became NaN", "test": None} if r["row"] == "cnn" else r for r in lines]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in told))
+    page = render(compare(table, results=done / "results"), done / "docs").read_text()
+    assert "4 of 5 rows are measured.\n\nAll networks diverged, at the best of their settings: cnn." in page
 
 
 def test_without_results_there_is_a_page_that_says_so(table, tmp_path):

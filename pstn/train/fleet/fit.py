@@ -34,6 +34,8 @@ def fit_fleet(
     of one, not of ``fit``. A network whose loss becomes NaN or infinite keeps its last good weights and is left out
     from then on; the others do not notice.
 
+    Networks that torch cannot stack, such as recurrent ones, take their steps one after the other, on the CPU.
+
     Arguments:
         members: The networks.
         directory: Where to keep a checkpoint for each fleet, and at the end each member's ``model.safetensors`` and

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from pstn.data import Data
+from pstn.modes import Modes
 from pstn.train.config import Train
 from pstn.train.display import Display
 from pstn.train.fleet.files import write_checkpoint, write_members
@@ -42,7 +43,7 @@ class Fleet:
         self.config = config
         self.device = torch.device(_accelerator(config))
         self.configs = [member.config for member in members]
-        self.modes = [member.model.training for member in members]
+        self.modes = [Modes(member.model) for member in members]
         for member in members:
             data = (member.train, member.validation)
             model = member.model.to(member.train.x.device)
@@ -59,9 +60,12 @@ class Fleet:
 
         self.examples = len(members[0].train)
         self.per_epoch, self.total = config.per_epoch(self.examples), config.length(self.examples)
-        if self.device.type == "cpu" and len(members) > 1:
+        if self.device.type == "cpu":
             self.stack.unit.train()
-            self.stack.apart = self.stack.large(*batch)
+            self.stack.apart = len(members) > 1 and self.stack.large(*batch)
+            held = members[0].validation
+            some = None if held is None else (held.x[:2].to(self.device), held.y[:2].to(self.device))
+            self.stack.try_out(self.mixed, batch, some)
         # Settings are worked out once for all members that share them: whatever a config says but for its seed.
         alike = [replace(c, seed=0) for c in self.configs]
         self.settings = list(dict.fromkeys(alike))
@@ -121,8 +125,8 @@ class Fleet:
             raise
         finally:
             self.display.close()
-            for member, mode in zip(self.members, self.modes, strict=True):
-                member.model.train(mode)
+            for modes in self.modes:
+                modes.restore()
 
     @property
     def mixed(self) -> bool:
@@ -256,7 +260,7 @@ class Fleet:
                 for numbers in zip(*([r.draw(s) for r in requests[len(chunk)]] for s in sources), strict=True)
             ]
             with torch.autocast(self.device.type, torch.bfloat16, self.mixed):
-                scores, _ = self.stack.run(self.stack.weights, self.stack.still, x, y, noise)
+                scores, _, _ = self.stack.run(self.stack.weights, self.stack.still, x, y, noise)
             totals += len(chunk) * scores.double()
         values = (totals / count).tolist()
         better = torch.zeros(len(self.members), dtype=torch.bool)

@@ -112,7 +112,13 @@ class Lane:
 
     def _write_down(self, noise: Sequence[Tensor] | None) -> None:
         x, y, knobs, drawn = self._inputs(noise)
-        self.operations = self.fleet.stack.write_down(x, y, drawn, knobs[:, 2], self.fleet.mixed, self.compiled)
+        try:
+            self.operations = self.fleet.stack.write_down(x, y, drawn, knobs[:, 2], self.fleet.mixed, self.compiled)
+        except RuntimeError as error:
+            if self.recorded:
+                raise
+            warnings.warn(f"this fleet's steps are not written down, which is slower: {error}", stacklevel=2)
+            self.written = False
 
     def _step(self, noise: Sequence[Tensor] | None) -> None:
         if self.kernel is not None:

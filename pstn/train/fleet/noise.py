@@ -41,7 +41,8 @@ class Request:
         if self.kind == "normal":
             return out.normal_(generator=generator)
         # What torch's own dropout multiplies with on the CPU, to the last bit.
-        return out.bernoulli_(1 - self.drop, generator=generator).div_(1 - self.drop)
+        keep = 1 - self.drop
+        return out.bernoulli_(keep, generator=generator).div_(keep or 1.0)
 
 
 class Record(TorchFunctionMode):

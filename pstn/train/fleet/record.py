@@ -26,6 +26,9 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModul
     Returns:
         A module to call with tensors of the same shapes, without gradients.
 
+    Raises:
+        RuntimeError: What the function does, or the shape of what it finds, depends on the inputs' values.
+
     Example:
         >>> double = record(lambda x: x * torch.arange(3).sum(), [torch.ones(2)])
         >>> double(torch.tensor([1.0, 2.0]))
@@ -34,6 +37,9 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModul
         ['placeholder', 'get_attr', 'call_function', 'output']
     """
     module = make_fx(function)(*inputs)
+    unsteady = next((node for node in module.graph.nodes if _is_unsteady(node)), None)
+    if unsteady is not None:
+        raise RuntimeError(f"the shape of what {unsteady.target} finds depends on the values it is given")
     for node in module.graph.nodes:
         if node.target in _IDLE:  # nothing is differentiated any more
             node.replace_all_uses_with(node.args[0])
@@ -42,6 +48,17 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModul
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
+
+
+def _is_unsteady(node: Node) -> bool:
+    """Whether an operation finds as many numbers as there are of a kind, such as those that a mask selects."""
+    if torch.Tag.dynamic_output_shape not in getattr(node.target, "tags", ()):
+        return False
+    if node.target is not torch.ops.aten.index.Tensor:
+        return True
+    places: Any = node.args[1]
+    values = (place.meta.get("val") for place in places if isinstance(place, Node))
+    return any(isinstance(value, Tensor) and value.dtype in (torch.bool, torch.uint8) for value in values)
 
 
 def _fold(module: GraphModule, device: torch.device) -> None:

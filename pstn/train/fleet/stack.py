@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -27,6 +28,9 @@ from pstn.train.step import Loss, Step
 #: Operations of a network's forward pass from which a CPU has enough to do with one: side by side, such networks are up
 #: to four times as slow as one after the other, smaller ones up to three times as fast.
 LARGE = 60_000_000
+
+#: Examples and their labels.
+Batch = tuple[Tensor, Tensor]
 
 
 class Unit(nn.Module):
@@ -98,6 +102,9 @@ class Stack:
         named = dict(self.unit.named_parameters())
         flags = [torch.full((shape.numel(),), id(named[name]) in inside) for name, shape in self.shapes.items()]
         self.localizer = torch.cat(flags).to(device)
+        with torch.no_grad():
+            for name in self.shapes:
+                named[name].fill_(torch.nan)  # which the stacked ones stand in for: nothing is to be made of it
 
     def named(self, weights: Tensor) -> dict[str, Tensor]:
         """The rows as weights by name, (M, *shape)."""
@@ -115,22 +122,36 @@ class Stack:
         y: Tensor,
         noise: Sequence[Tensor],
         kl_weight: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """What the units return, (M, ...), each for its own batch (M, B, ...), labels (M, B) and noise (M, ...)."""
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What the units return, (M, ...), each for its own batch (M, B, ...), labels (M, B) and noise (M, ...).
+
+        And by name, what they have put in the place of what was still. What they write to is written to.
+        """
 
         def one(named: dict, still: dict, x: Tensor, y: Tensor, kl_weight: Tensor | None, *noise: Tensor) -> Any:
+            given = {**named, **still, **self.common}
             with Feed(noise), self.faster() as faster:
-                out = functional_call(self.unit, (named, still, self.common), (x, y, kl_weight))
+                out = functional_call(self.unit, given, (x, y, kl_weight))
             self.multiplies |= getattr(faster, "multiplied", False)
-            return out
+            return *out, {name: given[name].detach() for name, value in still.items() if given[name] is not value}
+
+        if self.apart and len(weights) > 1:
+            rows = []
+            for m in range(len(weights)):
+                own = {name: value[m : m + 1] for name, value in still.items()}
+                drawn = [numbers[m : m + 1] for numbers in noise]
+                weight = None if kl_weight is None else kl_weight[m : m + 1]
+                rows.append(self.run(weights[m : m + 1], own, x[m : m + 1], y[m : m + 1], drawn, weight))
+            first, second, put = zip(*rows, strict=True)
+            return torch.cat(first), torch.cat(second), {n: torch.cat([each[n] for each in put]) for n in put[0]}
 
         if self.device.type == "cpu" and len(weights) == 1:  # the rules of vmap take some operations apart
             row = {name: _channels_last(value[0]) for name, value in self.named(weights).items()}
             own = {name: value[0] for name, value in still.items()}
             weight = None if kl_weight is None else kl_weight[0]
             with undrawn():
-                loss, terms = one(row, own, x[0], y[0], weight, *(drawn[0] for drawn in noise))
-            return loss[None], terms[None]
+                loss, terms, put = one(row, own, x[0], y[0], weight, *(drawn[0] for drawn in noise))
+            return loss[None], terms[None], {name: value[None] for name, value in put.items()}
         dims = (0, 0, 0, 0, None if kl_weight is None else 0, *[0] * len(noise))
         return vmap(one, in_dims=dims)(self.named(weights), still, x, y, kl_weight, *noise)
 
@@ -185,30 +206,69 @@ class Stack:
             still, noise = dict(zip(names, rest, strict=False)), rest[len(names) :]
             weights = weights.detach().requires_grad_()
             with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, autocast):
-                loss, terms = self.run(weights, still, x, y, noise, kl_weight)
+                loss, terms, put = self.run(weights, still, x, y, noise, kl_weight)
                 (gradient,) = torch.autograd.grad(loss.sum(), weights)
+            for name, value in put.items():  # not before the gradient, which may read what was there
+                still[name].copy_(value)
             return loss.detach(), terms.detach(), gradient
 
         return go
 
-    def requests(self, x: Tensor, y: Tensor) -> list[Request]:
+    def try_out(self, autocast: bool, training: Batch, validation: Batch | None) -> None:
+        """Raise unless a step and a validation can be taken, or let networks take them in turn; changes nothing.
+
+        Side by side, there are layers that torch has no rule for, as recurrent ones, and others that look at a number
+        to decide how to go on.
+        """
+        try:
+            self._try(autocast, training, validation)
+        except RuntimeError as error:
+            if self.apart or self.count == 1:
+                raise RuntimeError(f"a fleet cannot train these networks; fit(...) can, one by one: {error}") from error
+            self.apart = True
+            self.try_out(autocast, training, validation)
+            warnings.warn(f"this fleet's networks take their steps one after the other: {error}", stacklevel=2)
+
+    def _try(self, autocast: bool, training: Batch, validation: Batch | None) -> None:
+        rows = 1 if self.apart else self.count
+        source = torch.Generator(self.device).manual_seed(0)
+        weights, still = self.weights[:rows], {name: value[:rows].clone() for name, value in self.still.items()}
+        for learns, part in ((True, training), (False, validation)):
+            if part is None:
+                continue
+            self.unit.train(learns)
+            drawn = [request.draw(source) for request in self.requests(*part, still)]
+            x, y, *noise = (value.expand(rows, *value.shape).clone() for value in (*part, *drawn))
+            if not learns:
+                with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, autocast):
+                    self.run(weights, still, x, y, noise)
+                continue
+            weight = torch.zeros(rows, device=self.device)
+            loss, _, gradient = self._gradient(autocast)(weights, x, y, weight, *still.values(), *noise)
+            if loss.isfinite().all() and not gradient.isfinite().all(1).any():
+                raise RuntimeError(
+                    "the gradient of a finite loss is NaN; what a model computes again in the backward pass, as "
+                    "torch.utils.checkpoint has it, is not of each network's own weights"
+                )
+
+    def requests(self, x: Tensor, y: Tensor, still: dict[str, Tensor] | None = None) -> list[Request]:
         """What one network draws for a batch, in order; changes nothing."""
         with Record() as record:
-            self._once(x, y)
+            self._once(x, y, self.still if still is None else still)
         return record.requests
 
     def large(self, x: Tensor, y: Tensor) -> bool:
         """Whether a batch is much work for one network alone; changes nothing."""
         with FlopCounterMode(display=False) as counter:
-            self._once(x, y)
+            self._once(x, y, self.still)
         return counter.get_total_flops() >= LARGE
 
-    def _once(self, x: Tensor, y: Tensor) -> None:
+    def _once(self, x: Tensor, y: Tensor, still: dict[str, Tensor]) -> None:
         """A batch through the first network."""
-        still = {name: value[0].clone() for name, value in self.still.items()}
+        still = {name: value[0].clone() for name, value in still.items()}
         named = {name: value[0] for name, value in self.named(self.weights).items()}
         with torch.no_grad(), seeded(0, self.device):
-            functional_call(self.unit, (named, still, self.common), (x, y, torch.zeros((), device=self.device)))
+            functional_call(self.unit, (named, still, self.common), (x.clone(), y, torch.zeros((), device=self.device)))
 
     def write(self, row: int, unit: Unit, weights: Tensor, still: dict[str, Tensor]) -> None:
         """Copy one network's numbers into a unit."""
@@ -225,7 +285,7 @@ def unread(unit: Unit, x: Tensor, y: Tensor) -> set[str]:
     unit = copy.deepcopy(unit).to(x.device).train()
     named = {name: p for name, p in unit.named_parameters() if p.requires_grad}
     with seeded(0, x.device):
-        loss, _ = unit(x, y, torch.zeros((), device=x.device))
+        loss, _ = unit(x.clone(), y, torch.zeros((), device=x.device))
     gradients = torch.autograd.grad(loss, [*named.values()], allow_unused=True) if named else ()
     return {name for name, gradient in zip(named, gradients, strict=True) if gradient is None}
 

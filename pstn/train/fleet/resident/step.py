@@ -101,10 +101,11 @@ def recorded(
                 named = {name: part.view(shape) for part, (name, shape) in parts}
                 # a copy, which is written to as a whole: of what is done to views in place, nothing is to be left
                 rows = {name: value[0].clone() for name, value in held.items()}
-                loss, terms = functional_call(unit, (named, rows, common), (x, y, knobs[0, 2]))
+                given = {**named, **rows, **common}
+                loss, terms = functional_call(unit, given, (x, y, knobs[0, 2]))
                 (gradient,) = torch.autograd.grad(loss, leaf)
-            for name, value in rows.items():
-                held[name].copy_(value[None])
+            for name in rows:  # written to, or put in its place
+                held[name].copy_(given[name].detach()[None])
             loss, terms = loss.detach()[None], terms.detach()[None]
             if team > 1:
                 gradient = team_mean(gradient)
