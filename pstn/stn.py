@@ -18,6 +18,7 @@ from pstn.families.base import Family
 from pstn.grid import Padding, check_array
 from pstn.placement import CNN, Placement
 from pstn.posterior import Head, Point, Posterior
+from pstn.tables import Tabled
 from pstn.warp import warp
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Transformer(nn.Module):
         return features.flatten(1).unflatten(0, tuple(batch))
 
 
-class STN(nn.Module):
+class STN(Tabled):
     r"""A spatial transformer network: :math:`p(y|x) = \mathbb{E}_{q(\theta|x)}\,p(y\,|\,x \circ T_\theta)`.
 
     One class for all of them. The posterior says what is known of the transformation (a point for the STN, Gaussian or
@@ -162,13 +163,17 @@ class STN(nn.Module):
         self._check_body()
         self.transformers = nn.ModuleList(self._transformers(localizer, features))
         self.branches = nn.ModuleList(self._branches(branch))
-        windows = None if family is None else self.placement.windows(family.ndim)
-        self.register_buffer("windows", windows, persistent=False)
-        self.register_buffer("starts", self._starts(), persistent=False)
+        self._check_starts()
+        self.lay_tables()
         if frozen:
             for module in (self.body, self.branches):
                 module.requires_grad_(False)
         self.train()
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """The windows of parallel looks, (N, 1 + ndim), and the starts, (K, d)."""
+        windows = None if self.family is None else self.placement.windows(self.family.ndim)
+        return {"windows": windows, "starts": torch.tensor(self.placement.starts) if self.placement.starts else None}
 
     def forward(
         self,
@@ -362,16 +367,15 @@ class STN(nn.Module):
             made.append(Transformer(trunk, module, head, judge))
         return made
 
-    def _starts(self) -> Tensor | None:
+    def _check_starts(self) -> None:
         starts = self.placement.starts
         if not starts:
-            return None
+            return
         if not isinstance(self.posterior, Point):
             raise ValueError(f"several starts are a mixture of points; expected Point(), not {self.posterior}")
         assert self.family is not None
         if len(starts[0]) != self.family.dim:
             raise ValueError(f"starts have {len(starts[0])} parameters; {self.family.label} has {self.family.dim}")
-        return torch.tensor(starts)
 
     def _branches(self, branch: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module]:
         n, wanted = self.placement.parallel, self.placement.merge == "branches" and self.placement.parallel > 1

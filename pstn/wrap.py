@@ -186,7 +186,7 @@ class Wrapped(nn.Module):
     def train(self, mode: bool = True) -> Wrapped:
         """Set training mode, except for what is frozen."""
         super().train(mode)
-        self._was_woken = bool(self.woken)
+        self._was_woken = not self.woken.is_meta and bool(self.woken)
         if self.trained is not None:
             self.body.eval()
             for name in self.trained:
