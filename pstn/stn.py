@@ -64,7 +64,7 @@ class Output:
         r"""The divergence :math:`KL(q \| p)` of each input, summed over looks, averaged over samples."""
         total = self.logits.new_zeros(self.logits.shape[1], dtype=torch.float32)
         for stage in self.stages:
-            if stage.prior is not None:
+            if stage.prior is not None and len(total):  # torch has no divergences of no inputs
                 kl = kl_divergence(stage.posterior, stage.prior)
                 total = total + (kl.mean(0) if kl.ndim > 1 else kl)
         return total

@@ -117,6 +117,7 @@ def test_an_empty_batch_has_empty_answers(placement):
     out = build(Similarity(), Gaussian(), placement)(torch.rand(0, *SHAPE), samples=2)
     assert out.logits.shape == (2, 0, 10)
     assert out.theta.shape[:2] == (2, 0)
+    assert out.kl.shape == (0,)
 
 
 def test_a_plain_network_is_an_stn_without_looks():
