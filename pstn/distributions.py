@@ -255,7 +255,8 @@ def draw(
         return q.loc + z * (q.rate / g).sqrt()
     if isinstance(q, MultivariateNormal):
         z, _ = _noise(q.loc, 0, 1.0, samples, method, generator)
-        return q.loc + (q.scale_tril @ z.unsqueeze(-1)).squeeze(-1)
+        with torch.autocast(z.device.type, enabled=False):  # a matrix product would lose half of the digits
+            return q.loc + (q.scale_tril @ z.unsqueeze(-1)).squeeze(-1)
     if isinstance(q, Independent) and _is_diagonal(q):
         z, _ = _noise(q.base_dist.loc, 0, 1.0, samples, method, generator)
         return q.base_dist.loc + q.base_dist.scale * z

@@ -241,6 +241,14 @@ def test_a_generator_reaches_every_method_and_the_global_one_is_left_alone():
     assert all(torch.equal(a, draw(q, 3, method)) for a, method in zip(first, METHODS, strict=True))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_correlated_draws_keep_their_digits_under_autocast(method):
+    q = MultivariateNormal(torch.zeros(4, 2), scale_tril=torch.tensor([[1.0, 0.0], [0.7, 0.3]]))
+    exact = draw(q, 3, method, seeded())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(draw(q, 3, method, seeded()), exact)
+
+
 def test_other_distributions_are_drawn_from_as_they_can():
     q = Independent(Laplace(torch.zeros(4, 2), torch.ones(4, 2)), 1)
     assert draw(q, 3).shape == (3, 4, 2)
