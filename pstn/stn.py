@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Integer
@@ -109,7 +109,8 @@ class STN(Tabled):
     Convention: as everywhere; see :func:`pstn.warp.warp` for ``size``, ``fill``, ``padding`` and ``antialias``.
 
     Arguments:
-        body: The classifier. A ``nn.Sequential`` where the placement counts its children (depths above 0).
+        body: The classifier, from inputs to logits (B, K) or to an object with ``logits``. A ``nn.Sequential`` where
+            the placement counts its children (depths above 0).
         localizer: Reads the input, or the features at its depth; one, or one for each depth. None for ``CNN``.
         family: The family of transformations.
         posterior: ``Point()``, ``Gaussian(...)`` or ``StudentT(...)``.
@@ -226,7 +227,7 @@ class STN(Tabled):
                 warped = self._warp(source, pose, resize=not on_features or depth == 0)
                 seen = warped.flatten(0, 1)
 
-        logits = self._through(seen, behind, None)
+        logits = answered(self._through(seen, behind, None))
         return Output(logits.unflatten(0, (count if stages else 1, batch)), tuple(stages), pose, warped)
 
     def train(self, mode: bool = True) -> STN:
@@ -292,7 +293,7 @@ class STN(Tabled):
                 for branch, look in zip(self.branches, looks.unbind(1), strict=True)
             ]
             seen = torch.cat(features, dim=1)
-        logits = self.body(seen).unflatten(0, (count, batch))
+        logits = answered(self.body(seen)).unflatten(0, (count, batch))
         return Output(logits, tuple(stages), poses, looks.transpose(1, 2))
 
     def extra_repr(self) -> str:
@@ -317,7 +318,7 @@ class STN(Tabled):
         q = transformer.head(features)
         pose = self.family.compose(starts.to(q.mode), q.mode)
         warped = self._warp(x, pose, resize=True)
-        answers = self.body(warped.flatten(0, 1)).unflatten(0, pose.shape[:2])
+        answers = answered(self.body(warped.flatten(0, 1))).unflatten(0, pose.shape[:2])
         if answers.ndim != 3:
             raise ValueError(f"several starts mix answers (N, K) to one question; the body gave {answers.shape[1:]}")
         work = torch.promote_types(answers.dtype, torch.float32)
@@ -394,6 +395,17 @@ class STN(Tabled):
             if callable(reset := getattr(module, "reset_parameters", None)):
                 reset()  # branches that start equal would stay alike
         return copies
+
+
+def answered(answer: Any) -> Tensor:
+    """The logits in what a network returned: a tensor, or an object that has them."""
+    found = getattr(answer, "logits", answer)
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"the network returned a {type(answer).__name__}; expected logits (B, K), or an object with logits: put it "
+            "into a module that returns them alone"
+        )
+    return found
 
 
 def _pick(values: Float[Tensor, "k b ..."], best: Integer[Tensor, "1 b"]) -> Float[Tensor, "1 b ..."]:
