@@ -114,7 +114,7 @@ def sample(
     values, where = x.to(work), points.to(work).clamp(-FAR, FAR)
 
     outside: Tensor | None = None
-    marks = isinstance(fill, (int, float)) and not abs(fill) <= MARK
+    marks = is_mark(fill)
     if padding == "fill" and not (isinstance(fill, (int, float)) and fill == 0):
         outside = background(fill, x, work).view(1, -1, *[1] * k)
         # beside a mark such as 1e9, what is in the picture has no digits, and beside NaN it is none
@@ -175,6 +175,11 @@ def background(fill: float | Tensor, x: Tensor, dtype: torch.dtype) -> Float[Ten
     if len(found) not in (1, x.shape[1]):
         raise ValueError(f"fill has {len(found)} numbers for {x.shape[1]} channels; expected one, or one each")
     return found.expand(x.shape[1])
+
+
+def is_mark(fill: float | Tensor) -> bool:
+    """Whether a fill is no background but a mark for what lies outside, such as NaN or -1e9."""
+    return isinstance(fill, (int, float)) and not abs(fill) <= MARK
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
