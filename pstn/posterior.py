@@ -76,7 +76,7 @@ class Head(Tabled):
         """q(θ|x) for features h (*b, f), with batch shape (*b) and event shape (d,)."""
         if h.shape[-1:] != (self.features,):
             raise ValueError(f"features have shape {tuple(h.shape)}; the head needs (..., {self.features})")
-        dtype = next(self.parameters()).dtype
+        dtype = next((p.dtype for p in self.parameters()), torch.float32)  # quantised layers have no parameters
         work = torch.promote_types(dtype, torch.float32)
         with torch.autocast(h.device.type, enabled=False):
             h = h.to(dtype)
