@@ -298,6 +298,13 @@ def _noise(
     return z, g
 
 
+def normal_like(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Standard normals in the shape of x; the generator may live on another device."""
+    if generator is None:
+        return torch.randn_like(x)
+    return torch.randn(x.shape, dtype=x.dtype, device=generator.device, generator=generator).to(x.device)
+
+
 def _inside(u: Tensor) -> Tensor:
     """Uniform numbers kept off 0 and 1, where the quantiles are infinite."""
     eps = torch.finfo(u.dtype).eps

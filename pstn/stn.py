@@ -13,7 +13,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
-from pstn.distributions import draw
+from pstn.distributions import draw, normal_like
 from pstn.families.base import Family
 from pstn.grid import Padding, check_array
 from pstn.placement import CNN, Placement
@@ -221,10 +221,10 @@ class STN(Tabled):
                 theta = self._draw(q, samples, bool(stages), method, generator)
                 stages.append(Stage(theta, q, transformer.head.prior(q)))
                 if self.placement.parallel > 1:
-                    return self._side_by_side(x, theta, stages)
+                    return self._side_by_side(x, theta, stages, generator)
                 assert self.family is not None
                 pose = theta if pose is None else self.family.compose(pose, theta)
-                warped = self._warp(source, pose, resize=not on_features or depth == 0)
+                warped = self._noisy(self._warp(source, pose, resize=not on_features or depth == 0), generator)
                 seen = warped.flatten(0, 1)
 
         logits = answered(self._through(seen, behind, None))
@@ -271,11 +271,14 @@ class STN(Tabled):
             window=window,
             **self.options,  # type: ignore[arg-type]
         )
-        warped = warped if each else warped.unflatten(0, (count, batch))
-        noise = getattr(self.posterior, "image_noise", 0.0)
-        return warped + noise * torch.randn_like(warped) if noise and self.training else warped
+        return warped if each else warped.unflatten(0, (count, batch))
 
-    def _side_by_side(self, x: Tensor, theta: Tensor, stages: list[Stage]) -> Output:
+    def _noisy(self, warped: Tensor, generator: torch.Generator | None) -> Tensor:
+        """What was warped, in training with the noise that the posterior adds."""
+        noise = getattr(self.posterior, "image_noise", 0.0)
+        return warped + noise * normal_like(warped, generator) if noise and self.training else warped
+
+    def _side_by_side(self, x: Tensor, theta: Tensor, stages: list[Stage], generator: torch.Generator | None) -> Output:
         """N looks at the same input, stacked as channels or each through its branch."""
         n = self.placement.parallel
         count, batch = theta.shape[:2]
@@ -284,6 +287,7 @@ class STN(Tabled):
         if windows is not None:
             windows = windows[None, :, None].expand(count, n, batch, -1).flatten(0, 1)
         warped = self._warp(x, poses.transpose(1, 2).flatten(0, 1), resize=True, window=windows)
+        warped = self._noisy(warped, generator)
         looks = warped.unflatten(0, (count, n))
         if self.placement.merge == "channels":
             seen = looks.transpose(1, 2).flatten(2, 3).flatten(0, 1)
