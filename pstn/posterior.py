@@ -413,8 +413,9 @@ def _check_dim(scale: Tensor, dim: int) -> None:
 
 
 def _check_prior(spec: Any) -> None:
-    if isinstance(spec.prior_scale, (list, tuple)):
-        object.__setattr__(spec, "prior_scale", tuple(map(float, spec.prior_scale)))
+    scale = spec.prior_scale
+    scale = scale.tolist() if hasattr(scale, "tolist") else scale  # torch's and NumPy's numbers, as plain data
+    object.__setattr__(spec, "prior_scale", tuple(map(float, scale)) if isinstance(scale, (list, tuple)) else scale)
     for value in spec.prior_scale if isinstance(spec.prior_scale, tuple) else (spec.prior_scale,):
         _check_positive("prior_scale", value)
 

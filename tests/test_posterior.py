@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -302,3 +303,13 @@ def test_heads_work_when_their_layers_are_packed(spec):
         for i, layer in enumerate(layers):
             layers[i] = Packed(layer) if isinstance(layer, nn.Linear) else layer
     assert torch.equal(head(h).mode, mode)
+
+
+@pytest.mark.parametrize("make", [Gaussian, Learned])
+def test_prior_scales_may_be_arrays_and_become_plain_data(make):
+    plain = make(prior_scale=(0.25, 0.5))
+    for scale in ([0.25, 0.5], torch.tensor([0.25, 0.5]), np.array([0.25, 0.5], dtype=np.float32)):
+        assert make(prior_scale=scale) == plain
+    assert make(prior_scale=torch.tensor(0.25)) == make(prior_scale=np.float32(0.25)) == make(prior_scale=0.25)
+    with pytest.raises(ValueError, match="expected a positive number"):
+        make(prior_scale=torch.tensor([0.1, -0.1]))
