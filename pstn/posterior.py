@@ -204,7 +204,7 @@ class GaussianHead(Head):
         else:
             scale = _cholesky(self.spec.covariance)
             _check_dim(scale, self.dim)
-        return {"prior_scale": scale.to(torch.get_default_dtype())}
+        return {"prior_scale": scale.to(torch.empty(0))}  # the default dtype and device
 
     def distribution(self, loc: Tensor, scale: Tensor | None) -> Independent:
         """The diagonal Gaussian of that mean and deviation."""

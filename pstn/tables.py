@@ -17,15 +17,15 @@ class Tabled(nn.Module):
     """
 
     def tables(self) -> dict[str, Tensor | None]:
-        """The tables by name, on the CPU; None for one that is not needed."""
+        """The tables by name, on the default device; None for one that is not needed."""
         return {}
 
     def lay_tables(self) -> None:
         """Make the tables; the end of a constructor."""
-        device = torch.get_default_device()
-        for name, table in self._made().items():
-            self.register_buffer(name, None if table is None else table.to(device), persistent=False)
-        self.register_load_state_dict_post_hook(_found)
+        for name, table in self.tables().items():
+            self.register_buffer(name, table, persistent=False)
+        if not torch.compiler.is_compiling():  # what is made in a compiled function is not loaded
+            self.register_load_state_dict_post_hook(_found)
 
     def _made(self) -> dict[str, Tensor | None]:
         with torch.device("cpu"):

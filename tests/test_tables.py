@@ -22,6 +22,7 @@ from pstn import (
     StudentT,
     nets,
     turns,
+    warp,
     wrap,
 )
 
@@ -82,3 +83,14 @@ def test_tables_are_no_part_of_the_state_and_follow_a_cast(make):
         torch.testing.assert_close(half.get_buffer(name), table if own else table.half())
     half.to("meta")
     assert all(half.get_buffer(name).is_meta for name in names)
+
+
+@pytest.mark.parametrize("make", [lambda: TPS(3), lambda: Similarity(size=(5, 6))], ids=["TPS", "Similarity"])
+def test_families_may_be_made_in_what_is_compiled(make):
+    x, theta = torch.rand(1, 1, 5, 6), 0.1 * torch.randn(1, make().dim)
+
+    def look(theta):
+        return warp(x, make(), theta)
+
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(look, fullgraph=True, backend="eager")(theta), look(theta))
