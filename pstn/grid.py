@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, TypeGuard, get_args
 
 import torch
 import torch.nn.functional as F
@@ -114,11 +114,11 @@ def sample(
     values, where = x.to(work), points.to(work).clamp(-FAR, FAR)
 
     outside: Tensor | None = None
-    marks = isinstance(fill, (int, float)) and not abs(fill) <= MARK
+    if padding == "fill" and is_mark(fill):
+        return marked(sample(covered(values), where, mode=mode), fill).to(x.dtype)
     if padding == "fill" and not (isinstance(fill, (int, float)) and fill == 0):
         outside = background(fill, x, work).view(1, -1, *[1] * k)
-        # beside a mark such as 1e9, what is in the picture has no digits, and beside NaN it is none
-        values = torch.cat([values, torch.ones_like(values[:, :1])], dim=1) if marks else values - outside
+        values = values - outside
 
     # grid_sample knows 2-D and 3-D arrays; a series is an image of height one, looked at along its middle. Any number
     # of output axes fits in the last one.
@@ -131,14 +131,7 @@ def sample(
     )
     result = result.reshape(x.shape[0], values.shape[1], *out)
     if outside is not None:
-        outside = outside.reshape(1, -1, *[1] * len(out))
-        if marks:
-            result, inside = result[:, :-1], result[:, -1:]
-            part = torch.where(inside < 1 - 1e-5, 1 - inside, 0)
-            mixed = result + part * outside if math.isfinite(fill) else outside
-            result = torch.where(part > 0, mixed, result)
-        else:
-            result = result + outside
+        result = result + outside.reshape(1, -1, *[1] * len(out))
     return result.to(x.dtype)
 
 
@@ -175,6 +168,27 @@ def background(fill: float | Tensor, x: Tensor, dtype: torch.dtype) -> Float[Ten
     if len(found) not in (1, x.shape[1]):
         raise ValueError(f"fill has {len(found)} numbers for {x.shape[1]} channels; expected one, or one each")
     return found.expand(x.shape[1])
+
+
+def is_mark(fill: float | Tensor) -> TypeGuard[float]:
+    """Whether a fill is no background but a mark for what lies outside, such as NaN or -1e9."""
+    return isinstance(fill, (int, float)) and not abs(fill) <= MARK
+
+
+def covered(x: Float[Tensor, "b c *space"]) -> Float[Tensor, "b d *space"]:
+    """The array with one more channel, of ones: by it :func:`marked` knows how much of a value lies inside."""
+    return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+
+def marked(result: Float[Tensor, "b d ..."], mark: float) -> Float[Tensor, "b c ..."]:
+    """What was made of a :func:`covered` array, with zero outside, with a mark there instead.
+
+    Beside a mark such as 1e9, what is in the picture would have no digits, and beside NaN it would be none.
+    """
+    result, inside = result[:, :-1], result[:, -1:]
+    part = torch.where(inside < 1 - 1e-5, 1 - inside, 0)
+    mixed = result + part * mark if math.isfinite(mark) else torch.full_like(result, mark)
+    return torch.where(part > 0, mixed, result)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from pstn.modes import evaluating
 from pstn.nets.small import Blind
 from pstn.objectives import log_mean_exp
 from pstn.posterior import Posterior
-from pstn.stn import Output, Stage, Transformer, count_features
+from pstn.stn import Output, Stage, Transformer, answered, count_features
 from pstn.warp import warp
 
 #: At most so many inputs go through a network at a time, and so many pixels or points of their warps.
@@ -99,7 +99,8 @@ def predict(
         Probabilistic Spatial Transformer Networks (Schwöbel et al., 2022), equation 19.
 
     Arguments:
-        model: An :class:`~pstn.stn.STN`, :class:`TTA`, or any module that returns logits (B, K), which counts as S = 1.
+        model: An :class:`~pstn.stn.STN`, :class:`TTA`, or any module that returns logits (B, K) or an object with
+            ``logits``, which counts as S = 1.
         x: Inputs (N, C, *space), or an iterable of batches: x, or (x, y, ...) as a data loader gives them.
         samples: How many transformations S are drawn for each input.
         batch_size: How many inputs go through at a time, when ``x`` is a tensor.
@@ -288,7 +289,7 @@ class TTA(nn.Module):
     :func:`pstn.objectives.elbo` trains it. With a fixed spread it lacks a posterior: every input is transformed alike.
 
     Arguments:
-        model: A module that maps inputs to logits.
+        model: A module that maps inputs to logits, or to an object with ``logits``.
         family: The family of transformations.
         spread: The deviation σ, one number or one a parameter.
         posterior: What is learned instead of a fixed spread; see :class:`Augment`.
@@ -340,7 +341,8 @@ class TTA(nn.Module):
 
 def _logits(result: Any) -> Tensor:
     """(S, B, *K) logits of what a model returned; a plain network's are one sample."""
-    return result.unsqueeze(0) if isinstance(result, Tensor) else result.logits
+    logits = answered(result)
+    return logits if hasattr(result, "theta") else logits.unsqueeze(0)
 
 
 def _summary(result: Any, batch: Tensor, done: int) -> Predictive:
@@ -361,7 +363,8 @@ def _summary(result: Any, batch: Tensor, done: int) -> Predictive:
     entropy = torch.special.entr(log_probs.exp()).sum(-1)
     within = torch.special.entr(each.exp()).sum(-1).mean(0)
     information = (entropy - within).clamp_min(0)  # never negative but for rounding
-    theta = None if isinstance(result, Tensor) or result.theta is None else result.theta[:, : len(batch)]
+    theta = getattr(result, "theta", None)
+    theta = None if theta is None else theta[:, : len(batch)]
     device = batch.device
     return Predictive(
         log_probs.to(device),

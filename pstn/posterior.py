@@ -20,6 +20,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from pstn.distributions import Delta, GammaNormal
 from pstn.grid import check_choice
+from pstn.tables import Tabled
 
 PriorMean = Literal["identity", "posterior"]
 Per = Literal["dimension", "input"]
@@ -39,7 +40,7 @@ class Posterior(Protocol):
         ...
 
 
-class Head(nn.Module):
+class Head(Tabled):
     """From features to q(θ|x): a location and, where there is one, a positive scale, by separate layers.
 
     The layers run in their own dtype also under autocast, and the distribution's parameters are float32 at least: a
@@ -65,6 +66,7 @@ class Head(nn.Module):
             raise ValueError(f"a head of {features} features and {dim} parameters; both must be at least 1")
         self.spec = spec
         self.features = features
+        self.dim = dim
         self.floor = floor
         self.loc = _layers(features, spec.hidden, dim, bias=0.0)
         bias = _inverse_softplus(start - floor) if scales else 0.0
@@ -74,7 +76,7 @@ class Head(nn.Module):
         """q(θ|x) for features h (*b, f), with batch shape (*b) and event shape (d,)."""
         if h.shape[-1:] != (self.features,):
             raise ValueError(f"features have shape {tuple(h.shape)}; the head needs (..., {self.features})")
-        dtype = next(self.parameters()).dtype
+        dtype = next((p.dtype for p in self.parameters()), torch.float32)  # quantised layers have no parameters
         work = torch.promote_types(dtype, torch.float32)
         with torch.autocast(h.device.type, enabled=False):
             h = h.to(dtype)
@@ -177,7 +179,7 @@ class Gaussian:
         if self.covariance is not None:
             if self.prior_scale != type(self).prior_scale:
                 raise ValueError("give the prior a prior_scale or a covariance, not both")
-            plain = torch.as_tensor(self.covariance, dtype=torch.float64).tolist()
+            plain = torch.as_tensor(self.covariance, dtype=torch.float64, device="cpu").tolist()
             _cholesky(plain)
             object.__setattr__(self, "covariance", tuple(map(tuple, plain)))
 
@@ -193,13 +195,16 @@ class GaussianHead(Head):
 
     def __init__(self, spec: Gaussian, features: int, dim: int) -> None:
         super().__init__(spec, features, dim, scales=dim, start=spec.spread, floor=FLOOR)
-        if spec.covariance is not None:
-            scale = _cholesky(spec.covariance)
-            _check_dim(scale, dim)
+        self.lay_tables()
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """Deviations (d,) or a Cholesky factor (d, d), as the specification says."""
+        if self.spec.covariance is None:
+            scale = _deviations(self.spec.prior_scale, self.dim)
         else:
-            scale = _deviations(spec.prior_scale, dim)
-        # Deviations (d,) or a Cholesky factor (d, d). Not part of the state: the specification says it.
-        self.register_buffer("prior_scale", scale.to(torch.get_default_dtype()), persistent=False)
+            scale = _cholesky(self.spec.covariance)
+            _check_dim(scale, self.dim)
+        return {"prior_scale": scale.to(torch.empty(0))}  # the default dtype and device
 
     def distribution(self, loc: Tensor, scale: Tensor | None) -> Independent:
         """The diagonal Gaussian of that mean and deviation."""
@@ -343,10 +348,13 @@ class LearnedHead(Head):
         super().__init__(spec, features, dim)
         if spec.centred:
             del self.loc
-        start = torch.full((dim,), math.log(spec.spread), dtype=torch.get_default_dtype())
-        self.register_buffer("start", start, persistent=False)
-        self.register_buffer("prior_scale", _deviations(spec.prior_scale, dim).to(start), persistent=False)
         self.growth = nn.Parameter(torch.zeros(dim))
+        self.lay_tables()
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """The logarithms of the deviations at the start, and the prior's deviations, both (d,)."""
+        start = torch.full((self.dim,), math.log(self.spec.spread), dtype=torch.get_default_dtype())
+        return {"start": start, "prior_scale": _deviations(self.spec.prior_scale, self.dim).to(start)}
 
     def forward(self, h: Float[Tensor, "*b f"]) -> Distribution:
         """q(θ) for features h (*b, f), with batch shape (*b) and event shape (d,)."""
@@ -383,7 +391,7 @@ def _inverse_softplus(y: float) -> float:
 
 
 def _cholesky(covariance: Tensor | Sequence[Sequence[float]]) -> Tensor:
-    matrix = torch.as_tensor(covariance, dtype=torch.float64)
+    matrix = torch.as_tensor(covariance, dtype=torch.float64, device="cpu")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not torch.allclose(matrix, matrix.T):
         raise ValueError(f"covariance has shape {tuple(matrix.shape)}; expected a symmetric (d, d) matrix")
     factor, failed = torch.linalg.cholesky_ex(matrix)
@@ -405,8 +413,9 @@ def _check_dim(scale: Tensor, dim: int) -> None:
 
 
 def _check_prior(spec: Any) -> None:
-    if isinstance(spec.prior_scale, (list, tuple)):
-        object.__setattr__(spec, "prior_scale", tuple(map(float, spec.prior_scale)))
+    scale = spec.prior_scale
+    scale = scale.tolist() if hasattr(scale, "tolist") else scale  # torch's and NumPy's numbers, as plain data
+    object.__setattr__(spec, "prior_scale", tuple(map(float, scale)) if isinstance(scale, (list, tuple)) else scale)
     for value in spec.prior_scale if isinstance(spec.prior_scale, tuple) else (spec.prior_scale,):
         _check_positive("prior_scale", value)
 

@@ -6,18 +6,19 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.distributions import Distribution, kl_divergence
 
-from pstn.distributions import draw
+from pstn.distributions import draw, normal_like
 from pstn.families.base import Family
 from pstn.grid import Padding, check_array
 from pstn.placement import CNN, Placement
 from pstn.posterior import Head, Point, Posterior
+from pstn.tables import Tabled
 from pstn.warp import warp
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Output:
         r"""The divergence :math:`KL(q \| p)` of each input, summed over looks, averaged over samples."""
         total = self.logits.new_zeros(self.logits.shape[1], dtype=torch.float32)
         for stage in self.stages:
-            if stage.prior is not None:
+            if stage.prior is not None and len(total):  # torch has no divergences of no inputs
                 kl = kl_divergence(stage.posterior, stage.prior)
                 total = total + (kl.mean(0) if kl.ndim > 1 else kl)
         return total
@@ -98,7 +99,7 @@ class Transformer(nn.Module):
         return features.flatten(1).unflatten(0, tuple(batch))
 
 
-class STN(nn.Module):
+class STN(Tabled):
     r"""A spatial transformer network: :math:`p(y|x) = \mathbb{E}_{q(\theta|x)}\,p(y\,|\,x \circ T_\theta)`.
 
     One class for all of them. The posterior says what is known of the transformation (a point for the STN, Gaussian or
@@ -108,7 +109,8 @@ class STN(nn.Module):
     Convention: as everywhere; see :func:`pstn.warp.warp` for ``size``, ``fill``, ``padding`` and ``antialias``.
 
     Arguments:
-        body: The classifier. A ``nn.Sequential`` where the placement counts its children (depths above 0).
+        body: The classifier, from inputs to logits (B, K) or to an object with ``logits``. A ``nn.Sequential`` where
+            the placement counts its children (depths above 0).
         localizer: Reads the input, or the features at its depth; one, or one for each depth. None for ``CNN``.
         family: The family of transformations.
         posterior: ``Point()``, ``Gaussian(...)`` or ``StudentT(...)``.
@@ -162,13 +164,17 @@ class STN(nn.Module):
         self._check_body()
         self.transformers = nn.ModuleList(self._transformers(localizer, features))
         self.branches = nn.ModuleList(self._branches(branch))
-        windows = None if family is None else self.placement.windows(family.ndim)
-        self.register_buffer("windows", windows, persistent=False)
-        self.register_buffer("starts", self._starts(), persistent=False)
+        self._check_starts()
+        self.lay_tables()
         if frozen:
             for module in (self.body, self.branches):
                 module.requires_grad_(False)
         self.train()
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """The windows of parallel looks, (N, 1 + ndim), and the starts, (K, d)."""
+        windows = None if self.family is None else self.placement.windows(self.family.ndim)
+        return {"windows": windows, "starts": torch.tensor(self.placement.starts) if self.placement.starts else None}
 
     def forward(
         self,
@@ -215,13 +221,13 @@ class STN(nn.Module):
                 theta = self._draw(q, samples, bool(stages), method, generator)
                 stages.append(Stage(theta, q, transformer.head.prior(q)))
                 if self.placement.parallel > 1:
-                    return self._side_by_side(x, theta, stages)
+                    return self._side_by_side(x, theta, stages, generator)
                 assert self.family is not None
                 pose = theta if pose is None else self.family.compose(pose, theta)
-                warped = self._warp(source, pose, resize=not on_features or depth == 0)
+                warped = self._noisy(self._warp(source, pose, resize=not on_features or depth == 0), generator)
                 seen = warped.flatten(0, 1)
 
-        logits = self._through(seen, behind, None)
+        logits = answered(self._through(seen, behind, None))
         return Output(logits.unflatten(0, (count if stages else 1, batch)), tuple(stages), pose, warped)
 
     def train(self, mode: bool = True) -> STN:
@@ -265,11 +271,14 @@ class STN(nn.Module):
             window=window,
             **self.options,  # type: ignore[arg-type]
         )
-        warped = warped if each else warped.unflatten(0, (count, batch))
-        noise = getattr(self.posterior, "image_noise", 0.0)
-        return warped + noise * torch.randn_like(warped) if noise and self.training else warped
+        return warped if each else warped.unflatten(0, (count, batch))
 
-    def _side_by_side(self, x: Tensor, theta: Tensor, stages: list[Stage]) -> Output:
+    def _noisy(self, warped: Tensor, generator: torch.Generator | None) -> Tensor:
+        """What was warped, in training with the noise that the posterior adds."""
+        noise = getattr(self.posterior, "image_noise", 0.0)
+        return warped + noise * normal_like(warped, generator) if noise and self.training else warped
+
+    def _side_by_side(self, x: Tensor, theta: Tensor, stages: list[Stage], generator: torch.Generator | None) -> Output:
         """N looks at the same input, stacked as channels or each through its branch."""
         n = self.placement.parallel
         count, batch = theta.shape[:2]
@@ -278,6 +287,7 @@ class STN(nn.Module):
         if windows is not None:
             windows = windows[None, :, None].expand(count, n, batch, -1).flatten(0, 1)
         warped = self._warp(x, poses.transpose(1, 2).flatten(0, 1), resize=True, window=windows)
+        warped = self._noisy(warped, generator)
         looks = warped.unflatten(0, (count, n))
         if self.placement.merge == "channels":
             seen = looks.transpose(1, 2).flatten(2, 3).flatten(0, 1)
@@ -287,7 +297,7 @@ class STN(nn.Module):
                 for branch, look in zip(self.branches, looks.unbind(1), strict=True)
             ]
             seen = torch.cat(features, dim=1)
-        logits = self.body(seen).unflatten(0, (count, batch))
+        logits = answered(self.body(seen)).unflatten(0, (count, batch))
         return Output(logits, tuple(stages), poses, looks.transpose(1, 2))
 
     def extra_repr(self) -> str:
@@ -312,7 +322,7 @@ class STN(nn.Module):
         q = transformer.head(features)
         pose = self.family.compose(starts.to(q.mode), q.mode)
         warped = self._warp(x, pose, resize=True)
-        answers = self.body(warped.flatten(0, 1)).unflatten(0, pose.shape[:2])
+        answers = answered(self.body(warped.flatten(0, 1))).unflatten(0, pose.shape[:2])
         if answers.ndim != 3:
             raise ValueError(f"several starts mix answers (N, K) to one question; the body gave {answers.shape[1:]}")
         work = torch.promote_types(answers.dtype, torch.float32)
@@ -362,16 +372,15 @@ class STN(nn.Module):
             made.append(Transformer(trunk, module, head, judge))
         return made
 
-    def _starts(self) -> Tensor | None:
+    def _check_starts(self) -> None:
         starts = self.placement.starts
         if not starts:
-            return None
+            return
         if not isinstance(self.posterior, Point):
             raise ValueError(f"several starts are a mixture of points; expected Point(), not {self.posterior}")
         assert self.family is not None
         if len(starts[0]) != self.family.dim:
             raise ValueError(f"starts have {len(starts[0])} parameters; {self.family.label} has {self.family.dim}")
-        return torch.tensor(starts)
 
     def _branches(self, branch: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module]:
         n, wanted = self.placement.parallel, self.placement.merge == "branches" and self.placement.parallel > 1
@@ -390,6 +399,17 @@ class STN(nn.Module):
             if callable(reset := getattr(module, "reset_parameters", None)):
                 reset()  # branches that start equal would stay alike
         return copies
+
+
+def answered(answer: Any) -> Tensor:
+    """The logits in what a network returned: a tensor, or an object that has them."""
+    found = getattr(answer, "logits", answer)
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"the network returned a {type(answer).__name__}; expected logits (B, K), or an object with logits: put it "
+            "into a module that returns them alone"
+        )
+    return found
 
 
 def _pick(values: Float[Tensor, "k b ..."], best: Integer[Tensor, "1 b"]) -> Float[Tensor, "1 b ..."]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pstn import kernels
 from pstn.families.affine import MatrixFamily
 from pstn.families.base import Family
-from pstn.grid import Mode, Padding, check_array, identity_grid, sample
+from pstn.grid import Mode, Padding, check_array, covered, identity_grid, is_mark, marked, sample
 
 
 def warp(
@@ -119,6 +119,10 @@ def _sample_prefiltered(x: Tensor, points: Tensor, options: dict) -> Tensor:
 
     The step is how far apart, in input pixels, neighbouring output pixels look. At most one pixel: the array itself.
     """
+    if options["padding"] == "fill" and is_mark(fill := options["fill"]):
+        work = torch.promote_types(x.dtype, points.dtype)
+        result = _sample_prefiltered(covered(x.to(work)), points, {**options, "fill": 0.0})
+        return marked(result, fill).to(x.dtype)
     k = x.ndim - 2
     pixels = torch.tensor(x.shape[:1:-1], dtype=points.dtype, device=points.device) / 2
     step = torch.ones_like(points[..., 0])
@@ -133,14 +137,14 @@ def _sample_prefiltered(x: Tensor, points: Tensor, options: dict) -> Tensor:
 
     top = max(1, math.ceil(math.log2(max(x.shape[2:]))))
     level = level.clamp(max=top)
-    result: Tensor | None = None
+    total: Tensor | None = None
     for n in range(top + 1):
         weight = (1 - (level - n).abs()).clamp(min=0)
         part = sample(x, points, **options) * weight[:, None].to(x.dtype)
-        result = part if result is None else result + part
+        total = part if total is None else total + part
         x = _halved(x)
-    assert result is not None
-    return result
+    assert total is not None
+    return total
 
 
 def _halved(x: Tensor) -> Tensor:

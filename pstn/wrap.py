@@ -20,7 +20,7 @@ from pstn.nets.pooled import Mean
 from pstn.nets.small import Blind, Localizer
 from pstn.placement import C
 from pstn.posterior import Learned, Point, Posterior
-from pstn.stn import Output, Stage, Transformer, count_features
+from pstn.stn import Output, Stage, Transformer, answered, count_features
 from pstn.warp import warp
 
 Trained = Literal["localizer", "all"]
@@ -134,7 +134,7 @@ class Wrapped(nn.Module):
         if self.at is None:
             stage = self._stage(seen, x.shape[0], samples, method, generator)
             warped = self._warp(x, stage.theta)
-            logits = _logits(self.body(warped.flatten(0, 1)))
+            logits = answered(self.body(warped.flatten(0, 1)))
             return Output(logits.unflatten(0, stage.theta.shape[:2]), (stage,), stage.theta, warped)
         return self._inside(x, seen, samples, method, generator)
 
@@ -158,7 +158,7 @@ class Wrapped(nn.Module):
             return warped.flatten(0, 1)
 
         with _hooked(self.body, self.at, look):
-            logits = _logits(self.body(x.repeat(count, *[1] * (x.ndim - 1))))
+            logits = answered(self.body(x.repeat(count, *[1] * (x.ndim - 1))))
         if len(found) != 1:
             raise RuntimeError(f"the layer {self.at!r} ran {len(found)} times; expected once: choose another layer")
         stage, warped = found[0]
@@ -186,7 +186,7 @@ class Wrapped(nn.Module):
     def train(self, mode: bool = True) -> Wrapped:
         """Set training mode, except for what is frozen."""
         super().train(mode)
-        self._was_woken = bool(self.woken)
+        self._was_woken = not self.woken.is_meta and bool(self.woken)
         if self.trained is not None:
             self.body.eval()
             for name in self.trained:
@@ -261,7 +261,3 @@ def _check_map(output: Any, name: str | None, family: Family) -> None:
             f"the layer {name!r} returns {found}; to be warped by {family.label} it must return (B, C, *space) in "
             f"{family.ndim}-D"
         )
-
-
-def _logits(answer: Any) -> Tensor:
-    return answer if isinstance(answer, Tensor) else answer.logits

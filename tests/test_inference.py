@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from pstn.families import Similarity, Translation
+from pstn.families import Affine, Similarity, Translation
 from pstn.inference import TTA, Augment, predict
 from pstn.posterior import Gaussian, Point, StudentT
 from pstn.stn import STN, Output
+from pstn.wrap import wrap
 
 CLASSES = 3
 
@@ -332,3 +333,36 @@ def test_any_object_with_logits_and_theta_will_do():
             return SimpleNamespace(logits=torch.zeros(samples, len(x), 2), theta=torch.ones(samples, len(x), 1))
 
     assert predict(Foreign(), torch.rand(5, 1, 2, 2), 3).theta.shape == (3, 5, 1)
+
+
+class Wordy(nn.Module):
+    """A network that says more than logits."""
+
+    def __init__(self, say):
+        super().__init__()
+        self.linear, self.say = nn.Linear(64, 3), say
+
+    def forward(self, x):
+        return self.say(self.linear(x.flatten(1)))
+
+
+LOOKS = {
+    "alone": lambda network: network,
+    "TTA": lambda network: TTA(network, Affine(), 0.0),
+    "STN": lambda network: STN(network, nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), Affine()),
+    "wrap": lambda network: wrap(network, Affine()),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_networks_may_answer_with_an_object_that_has_logits(look):
+    network, x = Wordy(lambda logits: SimpleNamespace(logits=logits, loss=None)), torch.rand(5, 1, 8, 8)
+    p = predict(look(network), x, samples=2)
+    assert torch.allclose(p.probs, network(x).logits.softmax(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("say", [lambda y: {"out": y}, lambda y: (y, y), lambda y: None], ids=["dict", "tuple", "None"])
+def test_networks_without_logits_are_told_what_is_expected(look, say):
+    with pytest.raises(TypeError, match="expected logits"):
+        predict(look(Wordy(say)), torch.rand(5, 1, 8, 8))

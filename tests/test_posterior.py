@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -281,3 +282,34 @@ def test_a_learned_spread_has_a_prior_for_each_parameter():
     assert torch.allclose(head.prior(q).stddev, torch.tensor([0.5, 2.0]).expand(4, 2))
     with pytest.raises(ValueError, match="2 dimensions; θ has 3"):
         Learned(prior_scale=(0.5, 2.0)).head(features=3, dim=3)
+
+
+class Packed(nn.Module):
+    """A linear layer as torch's dynamic quantisation leaves it: what it knows is no parameter."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.packed = linear.weight.detach(), linear.bias.detach()
+
+    def forward(self, x):
+        return nn.functional.linear(x, *self.packed)
+
+
+@pytest.mark.parametrize("spec", [Point(), Gaussian(hidden=(5,)), StudentT()], ids=str)
+def test_heads_work_when_their_layers_are_packed(spec):
+    head, h = spec.head(6, 4).eval(), torch.randn(3, 6)
+    mode = head(h).mode
+    for layers in filter(None, (head.loc, head.scale)):
+        for i, layer in enumerate(layers):
+            layers[i] = Packed(layer) if isinstance(layer, nn.Linear) else layer
+    assert torch.equal(head(h).mode, mode)
+
+
+@pytest.mark.parametrize("make", [Gaussian, Learned])
+def test_prior_scales_may_be_arrays_and_become_plain_data(make):
+    plain = make(prior_scale=(0.25, 0.5))
+    for scale in ([0.25, 0.5], torch.tensor([0.25, 0.5]), np.array([0.25, 0.5], dtype=np.float32)):
+        assert make(prior_scale=scale) == plain
+    assert make(prior_scale=torch.tensor(0.25)) == make(prior_scale=np.float32(0.25)) == make(prior_scale=0.25)
+    with pytest.raises(ValueError, match="expected a positive number"):
+        make(prior_scale=torch.tensor([0.1, -0.1]))

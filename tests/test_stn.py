@@ -117,6 +117,15 @@ def test_an_empty_batch_has_empty_answers(placement):
     out = build(Similarity(), Gaussian(), placement)(torch.rand(0, *SHAPE), samples=2)
     assert out.logits.shape == (2, 0, 10)
     assert out.theta.shape[:2] == (2, 0)
+    assert out.kl.shape == (0,)
+
+
+@pytest.mark.parametrize("placement", [C(0), C(0, 1), C(0, parallel=2, tile=0.5)], ids=["C0", "C01", "tiles"])
+def test_a_generator_fixes_everything_that_is_drawn(placement):
+    model, x = build(Similarity(), Gaussian(image_noise=0.1), placement), torch.rand(3, *SHAPE)
+    first, again, other = (model(x, 2, generator=torch.Generator().manual_seed(n)) for n in (1, 1, 2))
+    assert torch.equal(first.logits, again.logits)
+    assert not torch.equal(first.logits, other.logits)
 
 
 def test_a_plain_network_is_an_stn_without_looks():

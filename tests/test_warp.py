@@ -148,6 +148,20 @@ def test_a_mark_for_what_lies_outside_leaves_the_picture_as_it_is(mark, mode):
         torch.testing.assert_close(*grads)
 
 
+@pytest.mark.parametrize("mark", [float("nan"), float("inf"), -1e9])
+@pytest.mark.parametrize("size", [None, (6, 6), (3, 3)])
+def test_a_mark_leaves_the_picture_as_it_is_with_antialiasing(mark, size):
+    x, theta = torch.rand(2, 3, 12, 12), torch.tensor([[0.2, 0.1, 0.1, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    out, plain, inside = (
+        warp(a, Similarity(), theta, fill=fill, antialias=True, size=size)
+        for a, fill in ((x, mark), (x, 0.0), (torch.ones_like(x), 0.0))
+    )
+    whole = inside > 1 - 1e-5
+    assert whole[1].all()
+    torch.testing.assert_close(out[whole], plain[whole], atol=1e-5, rtol=0)
+    assert not torch.isclose(out[~whole], plain[~whole]).any()
+
+
 def test_antialiasing_averages_what_a_pixel_covers():
     x = torch.rand(1, 1, 64, 64)
     theta = Similarity().zeros(1)

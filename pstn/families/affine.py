@@ -165,10 +165,13 @@ class _Rotating(MatrixFamily):
         super().__init__(ndim, names)
         if size is not None and (len(size) != ndim or min(size) <= 0):
             raise ValueError(f"size is {tuple(size)}; expected {ndim} positive numbers, the array's spatial size")
-        extent = torch.tensor(list(size)[::-1] if size is not None else [1] * ndim, dtype=torch.float64)
         self.size = None if size is None else tuple(size)
-        # a linear map in pixels is E^-1 L E in normalised coordinates, entry by entry L_ij e_j / e_i
-        self.register_buffer("extent", extent[None, :] / extent[:, None], persistent=False)
+        self.lay_tables()
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """A linear map in pixels is E^-1 L E in normalised coordinates, entry by entry L_ij e_j / e_i."""
+        extent = torch.tensor([1] * self.ndim if self.size is None else self.size[::-1], dtype=torch.float64)
+        return {"extent": extent[None, :] / extent[:, None]}
 
     def _homogeneous(self, linear: Tensor, shift: Tensor) -> Tensor:
         return homogeneous(linear if self.size is None else linear * self.extent.to(linear), shift)

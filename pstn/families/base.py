@@ -7,13 +7,15 @@ from typing import NoReturn
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+
+from pstn.tables import Tabled
 
 #: Parameters are clamped here. A heavy-tailed posterior does draw 1e20 now and then; the warp must stay finite.
 LIMIT = 1e3
 
 
-class Family(nn.Module):
+class Family(Tabled):
     r"""A family of maps :math:`T_\theta` of the square [-1, 1]^k into space, with :math:`T_0 = \mathrm{id}`.
 
     A family is pure geometry: no learned weights, only buffers where it needs tables. Write a new one by setting
@@ -99,7 +101,8 @@ class Family(nn.Module):
             device = fn(table.float()).device
             return table.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
 
-        return super()._apply(moved, recurse)
+        super()._apply(moved, recurse)
+        return self
 
     def zeros(self, *batch: int, **options: object) -> Float[Tensor, "*b d"]:
         """The identity's parameters, with shape (*batch, d)."""

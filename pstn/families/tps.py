@@ -40,6 +40,14 @@ class TPS(Family):
         if ndim not in (1, 2, 3):
             raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3")
         self.ndim, self.points = ndim, points
+        places = itertools.product(range(points), repeat=ndim)
+        self.names = tuple(f"{a}{list(place)}" for place in places for a in "xyz"[:ndim])
+        self.lay_tables()
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """The control points, (n, k), and the solved kernel system, (n + k + 1, n): displacements of the control points
+        to coefficients of kernels, constant and slopes."""
+        ndim, points = self.ndim, self.points
         axis = torch.linspace(-1, 1, points, dtype=torch.float64)
         # row by row: x runs fastest, as pixels do
         control = torch.cartesian_prod(*[axis] * ndim).reshape(-1, ndim).flip(-1)
@@ -52,11 +60,7 @@ class TPS(Family):
                 torch.cat([affine.T, torch.zeros(ndim + 1, ndim + 1, dtype=torch.float64)], dim=1),
             ]
         )
-        # (n + k + 1, n): displacements of the control points to coefficients of kernels, constant and slopes
-        self.register_buffer("solved", torch.linalg.inv(system)[:, :n], persistent=False)
-        self.register_buffer("control", control, persistent=False)
-        places = itertools.product(range(points), repeat=ndim)
-        self.names = tuple(f"{a}{list(place)}" for place in places for a in "xyz"[:ndim])
+        return {"solved": torch.linalg.inv(system)[:, :n], "control": control}
 
     def cardinal(self, points: Tensor) -> Tensor:
         """The cardinal splines at the points: (*b, n, k) to (*b, n, control points)."""

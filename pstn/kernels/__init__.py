@@ -20,7 +20,7 @@ from pstn.families.base import Family
 from pstn.families.cpab import CPAB
 from pstn.families.projective import Projective
 from pstn.families.tps import TPS
-from pstn.grid import Mode, Padding, background, check_choice, identity_grid
+from pstn.grid import Mode, Padding, background, check_choice, identity_grid, is_mark
 from pstn.kernels import operators
 
 __all__ = ["reference", "usable", "warp"]
@@ -51,7 +51,7 @@ def reference() -> Iterator[None]:
 
 
 def usable(x: Float[Tensor, "b c *space"], theta: Float[Tensor, "*sb d"], fill: float | Float[Tensor, " c"]) -> bool:
-    """Whether the kernels can do a warp: a GPU, Triton, at most float32, a fill that needs no gradient.
+    """Whether the kernels can do a warp: a GPU, Triton, at most float32, a fill that needs no gradient and is no mark.
 
     Example:
         >>> usable(torch.zeros(1, 1, 2, 2), torch.zeros(1, 4), 0.0)  # not on the CPU
@@ -63,6 +63,7 @@ def usable(x: Float[Tensor, "b c *space"], theta: Float[Tensor, "*sb d"], fill: 
         and x.dtype in _STORED
         and theta.dtype in _STORED
         and not (isinstance(fill, Tensor) and fill.requires_grad)
+        and not is_mark(fill)  # with a weight of next to nothing it would still be seen inside
         # within one channel, positions are 32-bit numbers
         and sum((n - 1) * abs(s) for n, s in zip(x.shape[2:], x.stride()[2:], strict=True)) < 2**31
     )

@@ -188,6 +188,21 @@ def test_times() -> None:
     torch.testing.assert_close((soon - points) / 1e-6, family.velocity(theta, points), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("cells", [(4,), (2, 3), (1, 1, 2)])
+@pytest.mark.parametrize(("fields", "sets"), [((), (5,)), ((3,), (2, 1)), ((3, 1), (2,)), ((1,), (5,))])
+def test_fields_and_sets_of_points_are_broadcast(
+    cells: tuple[int, ...], fields: tuple[int, ...], sets: tuple[int, ...]
+) -> None:
+    family, times = CPAB(cells), torch.tensor([0.0, 0.2, 0.4, 0.6, 0.8]).double()
+    theta = torch.randn(*fields, family.dim, dtype=torch.float64)
+    points = torch.rand(*sets, 4, family.ndim, dtype=torch.float64)
+    batch = torch.broadcast_shapes(fields, sets)
+    each, own = theta.expand(*batch, family.dim), points.expand(*batch, 4, family.ndim)
+    torch.testing.assert_close(family.velocity(theta, points), family.velocity(each, own))
+    torch.testing.assert_close(family.log_det(theta, points), family.log_det(each, own))
+    torch.testing.assert_close(family.flow(theta, points, times), torch.stack([family(t * each, own) for t in times]))
+
+
 def test_the_prior_correlates_neighbours() -> None:
     family = CPAB(10)
     prior = family.prior(length_scale=0.3, variance=0.25, nugget=0.0)

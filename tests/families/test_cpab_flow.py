@@ -356,3 +356,14 @@ def test_fields_full_of_ties_arrive(cells, engine):
     leaf = theta.clone().requires_grad_()
     family(leaf, points).sum().backward()
     assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("cells", [(4,), (2, 3), (1, 1, 2)])
+def test_shapes_are_known_without_numbers(cells):
+    """As tools ask for that find out what a network would need."""
+    family = CPAB(cells)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        theta = torch.zeros(3, family.dim, requires_grad=True)
+        there = family(theta, torch.zeros(5, family.ndim))
+        (gradient,) = torch.autograd.grad(there.sum(), theta)
+        assert (there.shape, gradient.shape) == ((3, 5, family.ndim), theta.shape)

@@ -97,6 +97,13 @@ def test_fill(family, fill):
     check(x, family, theta, fill=fill)
 
 
+@pytest.mark.parametrize("mark", [math.nan, math.inf, -1e9])
+@pytest.mark.parametrize("family", [Affine(), TPS(2)])
+def test_a_mark_for_what_lies_outside_leaves_the_picture_as_it_is(family, mark):
+    x = torch.rand(1, 2, 7, 9)
+    torch.testing.assert_close(warp(x, family, family.zeros(1), fill=mark), x, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("family", [Similarity(), Projective(), TPS(2)])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)], ids=["one", "one an array", "one a warp"])
 def test_window(family, shape):

@@ -112,6 +112,7 @@ class CPAB(Family):
             The points, with shape (t, *b, n, k).
         """
         nodal = self.nodal(self.bounded(theta))
+        nodal = nodal.reshape(*[1] * (points.ndim - nodal.ndim), *nodal.shape)  # times are to be the first axis of all
         # a field that is twice as fast gets there in half the time
         return self._integrate(nodal * times.double().view(-1, *[1] * nodal.ndim), points, theta.dtype)
 
@@ -144,8 +145,9 @@ class CPAB(Family):
         simplices, b = simplices.view(x.shape[:-1]), b.T.unflatten(0, x.shape[:-1])
         b = b + (mesh.gradients[simplices] * (x - still)[..., None, :]).sum(-1)
         nodal = torch.nn.functional.pad(nodal, (0, 0, 0, 2 * self.ndim))  # corners at infinity do not move
-        index = mesh.simplices[simplices].flatten(-2)[..., None].expand(*nodal.shape[:-2], -1, self.ndim)
-        corner = nodal.gather(-2, index).unflatten(-2, (-1, self.ndim + 1))
+        shape = torch.broadcast_shapes(nodal.shape[:-2], x.shape[:-2])
+        index = mesh.simplices[simplices].flatten(-2)[..., None].expand(*shape, -1, self.ndim)
+        corner = nodal.expand(*shape, *nodal.shape[-2:]).gather(-2, index).unflatten(-2, (-1, self.ndim + 1))
         return (b[..., None] * corner).sum(-2).to(torch.promote_types(theta.dtype, points.dtype))
 
     def inverse(self, theta: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:

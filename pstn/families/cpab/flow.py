@@ -40,10 +40,11 @@ def flow(nodal: Tensor, points: Tensor, boxes: Sequence[int], volume: bool = Tru
 
 
 def _recorded() -> bool:
-    """Whether the operations are being written down (``make_fx``), with all of torch.func's transforms behind us."""
+    """Whether the operations are being written down (``make_fx``) or have no numbers (``FakeTensorMode``), with all of
+    torch.func's transforms behind us."""
     dispatching = torch.utils._python_dispatch._get_current_dispatch_mode()
-    tracing = isinstance(dispatching, torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode)
-    return tracing and not torch._C._are_functorch_transforms_active()
+    modes = torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode, torch._subclasses.FakeTensorMode
+    return isinstance(dispatching, modes) and not torch._C._are_functorch_transforms_active()
 
 
 @contextmanager
