@@ -20,7 +20,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from pstn.distributions import Delta, GammaNormal
 from pstn.grid import check_choice
-from pstn.tables import Tabled
+from pstn.tabled import Tabled
 
 PriorMean = Literal["identity", "posterior"]
 Per = Literal["dimension", "input"]

@@ -18,7 +18,7 @@ from pstn.families.base import Family
 from pstn.grid import Padding, check_array
 from pstn.placement import CNN, Placement
 from pstn.posterior import Head, Point, Posterior
-from pstn.tables import Tabled
+from pstn.tabled import Tabled
 from pstn.warp import warp
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pstn
 ROOT = Path(pstn.__file__).parent
 #: Who may import whom: a module imports from its own row and the rows above, never from below.
 LAYERS = [
-    ["_version", "grid", "tables"],
+    ["_version", "grid", "tabled"],
     ["families", "distributions"],
     ["warp", "kernels"],
     ["labels", "posterior", "placement", "modes"],

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pstn.tables import Tabled
+from pstn.tabled import Tabled
 
 #: Parameters are clamped here. A heavy-tailed posterior does draw 1e20 now and then; the warp must stay finite.
 LIMIT = 1e3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -41,8 +43,9 @@ class Display:
 
     def show(self, step: int, status: str, total: int | None = None) -> None:
         """Move the bar to a step, of so many if their number has changed, and set the words beside it."""
+        changed: dict[str, Any] = {} if total is None else {"total": total}
         if self.progress is not None:
-            self.progress.update(self.task, total=total, completed=step, status=status, refresh=not self.shared)
+            self.progress.update(self.task, completed=step, status=status, refresh=not self.shared, **changed)
 
     def close(self) -> None:
         """Stop the display, or leave a shared one to its owner."""

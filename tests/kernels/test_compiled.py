@@ -81,7 +81,7 @@ def compiled(name, cases, cache):
 def test_the_largest_number_is_read_four_at_a_time_and_written_once(tmp_path):
     ((_, ptx),) = compiled("top_kernel", [(16, 90)], tmp_path)
     assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) >= 8
-    assert len(re.findall(r"atom\.global\S*\.max", ptx)) == 1
+    assert len(re.findall(r"(?:atom|red)\.\S*global\S*\.max", ptx)) == 1
 
 
 def test_copies_are_written_wide(tmp_path):
