@@ -143,19 +143,22 @@ def test_a_step_as_one_kernel_is_the_same_step(kind, compiled, here, monkeypatch
         close(a, b, atol=2e-5)
 
 
-@pytest.fixture(params=[2, 4])
+@pytest.fixture
 def team(request, monkeypatch):
     """However few examples there are, so many blocks share them out."""
-    monkeypatch.setattr(resident.team, "TEAMS", (request.param,))
+    blocks = getattr(request, "param", 4)
+    monkeypatch.setattr(resident.team, "TEAMS", (blocks,))
     monkeypatch.setattr(resident.team, "PICTURES", 1)
-    return request.param
+    return blocks
 
 
 #: By Adam, rounding of a slope of zero would be a step.
 SHARED = {"batch_size": 4, "optimizer": "sgd"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("team", "kind"), [*((4, kind) for kind in KINDS), (2, "student"), (2, "sums")], indirect=["team"]
+)
 def test_by_several_blocks_it_is_the_same_step(kind, team, here, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     here_found, losses = train(kind, 3, **SHARED)
@@ -169,7 +172,7 @@ def test_by_several_blocks_it_is_the_same_step(kind, team, here, monkeypatch):
         close(a, b, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["student", "spread"])
+@pytest.mark.parametrize(("team", "kind"), [(4, "student"), (4, "spread"), (2, "student")], indirect=["team"])
 def test_blocks_of_many_threads_wait_for_one_another(kind, team, here, monkeypatch):
     monkeypatch.setattr(kernel, "compiled", host.together)
     found, _ = train(kind, 1, **SHARED)
