@@ -127,8 +127,10 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("compiled", [host.alone, host.together], ids=["a thread", "all threads"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("compiled", "kind"),
+    [*((host.together, kind) for kind in KINDS), *((host.alone, kind) for kind in ("student", "spread", "bent"))],
+)
 def test_a_step_as_one_kernel_is_the_same_step(kind, compiled, here, monkeypatch):
     monkeypatch.setattr(kernel, "compiled", compiled)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # which tensor cores round to
