@@ -13,10 +13,10 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.func import functional_call, functionalize
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pstn.train.fleet.noise import Feed, Record
 from pstn.train.fleet.optimizer import KNOBS, State, Triple
+from pstn.train.fleet.record import traced
 from pstn.train.fleet.resident.index import Index, Place, strides
 from pstn.train.fleet.resident.team import Part, Together, part_of, team_mean
 from pstn.train.fleet.resident.translate import Translator
@@ -143,8 +143,8 @@ def recorded(
         given.append(torch.zeros(shape))
     with torch.no_grad():
         # twice: to write down the gradients and what is done in place, and to do without either
-        plain = make_fx(step)(*given)
-        module = make_fx(functionalize(plain, remove="mutations"), decomposition_table=_SIMPLER)(*given)
+        plain = traced(step, given)
+        module = traced(functionalize(plain, remove="mutations"), given, decomposition_table=_SIMPLER)
     module.graph.eliminate_dead_code()
     return module, arrays
 
